@@ -6,7 +6,7 @@ _OLD = "_methods_before_keras_accum"  # a CallbackList's attribute: those that `
 def install(callbacks, before, after=None):
     """Run functions before a CallbackList's methods, and after them: `{method: [functions]}`.
 
-    Each gets the method's positional arguments. They stay until `remove`, also after an error in
+    Each gets the method's arguments. They stay until `remove`, also after an error in
     the training.
     """
     remove(callbacks)
@@ -32,10 +32,10 @@ def remove(callbacks):
 def _surround(method, before, after):
     def call(*arguments, **keywords):
         for function in tuple(before):  # one may remove itself
-            function(*arguments)
+            function(*arguments, **keywords)
         result = method(*arguments, **keywords)
         for function in after:
-            function(*arguments)
+            function(*arguments, **keywords)
         return result
 
     return call

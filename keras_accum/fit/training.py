@@ -83,7 +83,7 @@ def _find_weighing(weighing_class, callbacks, optimizers, host):
     obstacle = _find_obstacle(model, host)
     if obstacle and not any(o.is_strict for o in of_windows):
         for optimizer in optimizers:
-            if optimizer.reduction == "auto":
+            if optimizer._accumulation.options.weighs:
                 warn_once(optimizer, UNWEIGHED.format(obstacle))
         return []
     # Kept, because it has the traces of the train step.
@@ -120,7 +120,7 @@ def _install(callbacks, optimizers, host, added):
     model = callbacks.model
     if optimizers and not model.built:  # its penalties are known after a step
 
-        def check(*_):
+        def check(batch, logs=None):
             before["on_train_batch_end"].remove(check)
             repeated.refuse_means(model, optimizers, host)
 

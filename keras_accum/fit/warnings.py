@@ -119,7 +119,7 @@ def find_hooks(callbacks, optimizers, host, added):
             _look(When.AT_BEGIN, training)
             return {
                 "on_train_batch_end": functools.partial(_look_at_batch, training),
-                "on_epoch_begin": lambda *_: _look(When.AFTER_EPOCH, training),
+                "on_epoch_begin": lambda *_, **__: _look(When.AFTER_EPOCH, training),
                 "on_train_end": functools.partial(_look_at_end, training),
             }
     return {}
@@ -154,13 +154,13 @@ def _give(row, optimizer, values):
         warn(row.text.format(*values))
 
 
-def _look_at_batch(training, batch, *logs):
+def _look_at_batch(training, batch, logs=None):
     with _suppress_errors():
         if training.sees_first(batch):
             _look(When.AFTER_BATCH, training)
 
 
-def _look_at_end(training, *logs):
+def _look_at_end(training, logs=None):
     _look(When.AFTER_EPOCH, training)
     _look(When.AT_END, training)
 

@@ -1,4 +1,4 @@
-"""The losses that Keras logs, weighted as the gradients are."""
+"""The losses that Keras logs, each weighted by what it is divided by."""
 
 from keras_accum.host.scopes import attribute
 
@@ -6,7 +6,8 @@ from keras_accum.host.scopes import attribute
 class WeighedLogs:
     """Lets the metrics of a model's losses weight each micro-batch, within a scope.
 
-    find_weight: returns the weight of the loss that is logged now, None as in Keras.
+    find_weight: returns the weight of the loss that is logged now, None as in Keras. It gets False
+        for an output's loss, and True for the whole.
     """
 
     def __init__(self, host, model, find_weight):
@@ -21,7 +22,9 @@ class WeighedLogs:
             self._weigh(metric)
 
     def weigh_new_metrics(self):
-        """Change metrics that Keras has built within the scope."""
+        """Change metrics that Keras has built within the scope, if there is one."""
+        if self._scope is None:
+            return
         for metric in self._host.loss_metrics(self._model):
             if not any(metric is known for known in self._metrics):
                 self._metrics.append(metric)
@@ -31,7 +34,7 @@ class WeighedLogs:
         update, ops = metric.update_state, self._host.ops
 
         def update_state(values, sample_weight=None):
-            weight = self._find_weight()
+            weight = self._find_weight(metric.name == "loss")
             if weight is None:
                 return update(values, sample_weight=sample_weight)
             if not isinstance(weight, int):  # the mean of nothing may be NaN

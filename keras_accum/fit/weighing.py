@@ -3,7 +3,7 @@
 import contextlib
 
 from keras_accum.convert import list_accumulating
-from keras_accum.engine.pending import OF_SUM, FitWeights
+from keras_accum.engine.pending import OF_SUM, FitWeights, check_weight
 from keras_accum.fit.train_function import InTrainFunction
 from keras_accum.fit.weighed_logs import WeighedLogs
 from keras_accum.host.scopes import attribute
@@ -45,13 +45,21 @@ class WeighMicroBatches(InTrainFunction):
 class CurrentLoss:
     """A micro-batch's loss on one replica, while a train step computes it.
 
-    weight: its divisor, None until it's known.
-    weight_of_logs: the weight of what Keras logs as the loss; None as in Keras.
     terms: the calls of its losses so far.
+    weight: what the micro-batch counts; None until it's known.
+    weight_of_logs: the weight of what Keras logs as the loss; None as in Keras.
     """
 
-    weight = weight_of_logs = None
-    terms = ()
+    terms, weight, weight_of_logs = (), None, None
+
+    def __init__(self):
+        self._divisors = {}
+
+    def divide(self, term, read_divisor):
+        """Return what a term is divided by, read once."""
+        if id(term) not in self._divisors:
+            self._divisors[id(term)] = read_divisor(term)
+        return self._divisors[id(term)]
 
 
 class Weighing:
@@ -90,8 +98,16 @@ class Weighing:
         """Change the model within this scope, an ExitStack."""
         self._tap.reset()
         scope.callback(self._end)
+        self.begin_step()
         scope.enter_context(attribute(self._model, "compute_loss", self.compute_loss))
-        self._logs.install(scope)
+        if self._weighed:
+            self._logs.install(scope)
+
+    def begin_step(self):
+        """Drop the weights of a step that has made no update, such as one whose loss was NaN."""
+        self._weights.pop(self._replicas.index(), None)
+        for engine in self._weighed:
+            engine.pending.forget_fit_weights()
 
     def _end(self):
         self._current.clear()
@@ -100,10 +116,12 @@ class Weighing:
 
     def around(self, train_step):
         """Return the train step; a model's own weighs by samples if it calls no `compute_loss`."""
-        if not self._reader.has_own_step or self._weight is not None:
-            return train_step
+        counts_samples = self._reader.has_own_step and self._weight is None
 
         def step(*arguments):
+            self.begin_step()
+            if not counts_samples:
+                return train_step(*arguments)
             rows = self._reader.find_rows(arguments[-1])
             if rows is None:
                 return train_step(*arguments)
@@ -113,7 +131,8 @@ class Weighing:
             with self._tap.scope() as terms:
                 result = train_step(*arguments)
                 if samples.is_taken:
-                    self._check(self._reader.describe(terms, rows, table.OWN_STEP).decide())
+                    loss = self._reader.describe(terms, rows.shape[0], table.OWN_STEP)
+                    self.check(loss.decide())
             return result
 
         return step
@@ -123,6 +142,7 @@ class Weighing:
         current = self._current[self._replicas.index()] = CurrentLoss()
         if self._weight is not None:
             current.weight = current.weight_of_logs = self._weight(*batch)
+            check_weight(current.weight)
         x, y, y_pred, _ = batch
         with self._tap.scope() as terms:
             del terms[:]  # those of an earlier call in the model's own step
@@ -130,8 +150,9 @@ class Weighing:
             loss = self._compute_loss(*arguments, **keywords)
             current.terms = list(terms)
         rows = self._reader.find_rows(x, y_pred, y)
-        decision = self._reader.describe(current.terms, rows).decide()
-        self._check(decision)
+        samples = None if rows is None else rows.shape[0]
+        decision = self._reader.describe(current.terms, samples).decide()
+        self.check(decision)
         weight = self._find_weight(current, decision, rows)
         current.terms = ()  # they have the tensors of a trace or step
         if weight is None:
@@ -145,7 +166,8 @@ class Weighing:
         self.give(weight)
         return loss
 
-    def _check(self, decision):
+    def check(self, decision):
+        """Note what may make results differ from the big batch."""
         if self._weight is None:
             self._problems.check(decision)
         self._problems.check_sums()
@@ -157,28 +179,24 @@ class Weighing:
         elif decision.way is Way.AS_SUM:
             return OF_SUM
         elif decision.way is Way.BY_DIVISOR:
-            weight = self._find_divisor(current)
+            weight = current.divide(current.terms[0], self._reader.read_divisor)
         else:
             weight = self._reader.count_samples(rows)
         current.weight = None if weight is None else self._values.without_gradient(weight)
         return current.weight
 
-    def _find_divisor(self, current):
-        """Return the divisor of the first loss."""
-        if current.weight is None:
-            current.weight = self._reader.read_divisor(current.terms[0])
-        return current.weight
-
-    def _find_weight_of_logs(self):
+    def _find_weight_of_logs(self, is_whole):
         """Return the weight of a logged loss, None as in Keras."""
         current = self._current.get(self._replicas.index())
-        if current is None or not current.terms:
+        if current is None or self._weight is not None or not current.terms:
             return None if current is None else current.weight_of_logs
-        if current.weight is not None:
-            return current.weight
-        # Keras updates the metrics of outputs within `compute_loss`.
-        way = self._reader.describe(current.terms, None).decide().way
-        return self._find_divisor(current) if way is Way.BY_DIVISOR else None
+        # Keras updates the metrics of outputs within `compute_loss`, each after its own loss.
+        term = current.terms[0 if is_whole else -1]
+        if is_whole:
+            is_divided = self._reader.describe(current.terms, None).decide().way is Way.BY_DIVISOR
+        else:
+            is_divided = term.is_mean
+        return current.divide(term, self._reader.read_divisor) if is_divided else None
 
     def give(self, weight):
         """Let the next call of each optimizer take the weight."""
@@ -191,5 +209,5 @@ class Weighing:
             engine.pending.keep_fit_weights(weights)
 
 
-def _take_batch(x=None, y=None, y_pred=None, sample_weight=None, **more):
+def _take_batch(x=None, y=None, y_pred=None, sample_weight=None, *others, **keywords):
     return x, y, y_pred, sample_weight

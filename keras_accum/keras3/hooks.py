@@ -180,6 +180,7 @@ class Hooks(Convertible):
             check_known(store, variables)
             pairs = [pair for pair in zip(grads, variables) if pair[0] is not None]
             if not pairs:
+                accumulation.pending.forget()  # there is no micro-batch
                 return super().apply(grads, variables)  # returns or raises, as stock
             missing = [store.get_name(v) for g, v in zip(grads, variables) if g is None]
             if missing:

@@ -14,14 +14,22 @@ class LossReader:
     """
 
     def __init__(self, host, model, optimizer, dtype):
-        """`dtype` is that of numbers that Python doesn't know."""
+        """Arguments:
+
+        optimizer: the first accumulating one, whose length is in messages; None without any.
+        dtype: that of numbers that Python doesn't know.
+        """
         self._host, self._model, self._optimizer, self._dtype = host, model, optimizer, dtype
         own = find_own_methods(model, host.keras.Model, "compute_loss", "train_step")
         self.own_loss = table.OWN_LOSS if "compute_loss" in own else ""
         self.has_own_step = "train_step" in own
 
-    def describe(self, terms, rows, own=None):
-        """Return the Loss of these terms; `own` is what put it together, if not `own_loss`."""
+    def describe(self, terms, samples, own=None):
+        """Return the Loss of these terms.
+
+        samples: their number, None if unknown.
+        own: what put the loss together, if not `own_loss`.
+        """
         host, model = self._host, self._model
         own = self.own_loss if own is None else own
         kept = find_own_losses(host, model) if own and not terms else ()
@@ -29,13 +37,18 @@ class LossReader:
         has_sum = any(term.loss.reduction == "sum" for term in terms)
         return table.Loss(
             terms,
-            None if rows is None else rows.shape[0],
+            samples,
             adds=host.added_losses(model) > 0,
             is_penalized=has_sum and host.has_penalties(model),
             own=own,
             kept=[(name, divisor) for name, divisor in divisors if divisor is not None],
-            remedy=repeated.make_remedy(model, self._optimizer, host) if has_sum else "",
+            remedy=self._make_remedy() if has_sum else "",
         )
+
+    def _make_remedy(self):
+        if self._optimizer is None:
+            return ""
+        return repeated.make_remedy(self._model, self._optimizer, self._host)
 
     def find_rows(self, *nested):
         """Return the first array that has a row for each sample, or None."""

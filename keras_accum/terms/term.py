@@ -84,6 +84,12 @@ class Term:
         return Divisor.SAMPLES if len(self.shape) == 1 else Divisor.VALUES
 
     @property
+    def is_mean(self):
+        """True if Keras divides the loss by a number that can be read."""
+        means = Divisor.SAMPLES, Divisor.VALUES, Divisor.UNMASKED, Divisor.SAMPLE_WEIGHTS
+        return self.divisor in means
+
+    @property
     def _divides_by_weights(self):
         return self.loss.reduction == BY_SAMPLE_WEIGHT and self._sample_weight is not None
 

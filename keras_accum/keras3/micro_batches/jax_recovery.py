@@ -10,9 +10,10 @@ from keras_accum.host import check_members
 from keras_accum.keras3.jax import list_state, put_back
 
 _TAKEN_BACK = (
-    'MicroBatches("auto"): this training ended in or after batch {} (counted from 0), when JAX had '
-    "deleted the weights, and only batches of a new shape are copied. Weights, layer states and "
-    "optimizer are now as before batch {}. If you have a later checkpoint, load it. The error: {}"
+    'MicroBatches("auto"): this training ended in or after batch {} (counted from 0 over all '
+    "epochs), when JAX had deleted the weights, and only batches of a new shape are copied. "
+    "Weights, layer states and optimizer are now as before batch {}. If you have a later "
+    "checkpoint, load it. The error: {}"
 )
 
 
@@ -40,6 +41,10 @@ class Recovery:
             vars(self._model)["jax_state_sync"] = self._sync
             self._waits = True
             self._copy_state()
+
+    def end_data(self):
+        """Take back `before`: an epoch has ended, and there was no batch."""
+        self._batch -= 1
 
     def run(self, train_function, batch):
         """Call a train function on a batch, and wait for the results of a new program."""
@@ -70,7 +75,9 @@ class Recovery:
         if lost:
             self._restore()
             self._model._jax_state = None  # as Keras does at the end
-        self._state = self._copy = self._error_around = None
+        self._state = self._copy = None
+        if error is None:
+            self._error_around = None
         if lost:
             self._raise(error or lost)
 

@@ -11,7 +11,7 @@ from keras_accum.host.layers import trains_normalization
 from keras_accum.host.scopes import attribute
 from keras_accum.keras3.micro_batches.losses import NotInSlices, scaling_losses, watching_layers
 from keras_accum.keras3.micro_batches.outputs import Outputs
-from keras_accum.terms.table import Loss, Way
+from keras_accum.terms.table import Way
 from keras_accum.terms.term import Divisor
 
 _OTHERS = "not all terms of the loss are divided by the same number"
@@ -48,10 +48,11 @@ class OnePass:
 
     step: the StepInSlices.
     terms: the Terms of the loss in the last slice.
+    decision: what to do with them, for optimizers that accumulate and for masks.
     counts_samples: True to let each slice count by its samples, whatever its loss is divided by.
     """
 
-    terms, counts_samples = (), False
+    terms, decision, counts_samples = (), None, False
 
     def __init__(self, step):
         self.step = step
@@ -107,16 +108,13 @@ class OnePass:
         terms = [term for term in self.terms if term.divisor is not Divisor.NONE_SUM]
         return any(term.depends_on_data for term in terms)
 
-    def _decide(self, count):
-        step = self.step
-        return Loss(self.terms, count, adds=step.host.added_losses(step.model) > 0).decide()
-
     def _find_share(self, count, rows):
         """Return a slice's share in the batch's loss, and its divisor if that is needed."""
         step, is_weighted, share = self.step, self._is_weighted(), count / rows
         if not self.terms or not (is_weighted or step.weighing is not None):
             return share, None
-        is_divided = self._decide(count).way is Way.BY_DIVISOR
+        self.decision = step.reader.describe(self.terms, count).decide()
+        is_divided = self.decision.way is Way.BY_DIVISOR
         if is_weighted and step.called() is not step.model:  # which reduces sums in the last slice
             raise NotInSlices(_OF_PROCESSES)
         if is_weighted and not is_divided:
@@ -133,8 +131,8 @@ class OnePass:
         """Return what the batch's loss is divided by, for optimizers that accumulate."""
         if not self.terms:
             return rows
-        way = self._decide(rows).way
-        return OF_SUM if way is Way.AS_SUM else totals[2]
+        self.step.weighing.check(self.decision)
+        return OF_SUM if self.decision.way is Way.AS_SUM else totals[2]
 
 
 class NotTwice(ValueError):

@@ -13,6 +13,7 @@ from keras_accum.keras3.generators import make_generator
 from keras_accum.keras3.micro_batches.halving import Halving
 from keras_accum.keras3.micro_batches.losses import NotInSlices
 from keras_accum.keras3.micro_batches.passes import NotTwice, OnePass, TwoPasses
+from keras_accum.terms.reader import LossReader
 
 LENGTHS = (
     "MicroBatches slices samples: the first dimension of all arrays in a batch must be the number "
@@ -63,8 +64,11 @@ class StepInSlices(Halving):
         self.is_first, self.tried, self.optimizer = True, [], self.model.optimizer
         self.is_settled, self.of_slices, self.weighing = False, set(), None
         self.two_passes.agrees = False
-        if list_accumulating(self.model):
+        ours = list_accumulating(self.model)
+        if ours:
             self.weighing = Weighing(self.host, self.model, None)
+        optimizer = ours[0] if ours else None
+        self.reader = LossReader(self.host, self.model, optimizer, self.totals_dtype)
         if self.searches and self.devices() > 1:
             raise ValueError(_SEVERAL.format(self.devices()))
         if self.loss == "batch":
@@ -167,6 +171,8 @@ class StepInSlices(Halving):
     def gradients(self, data, rows):
         """Return a batch's gradients, updating all variables but the weights."""
         self.in_slices = True
+        if self.weighing is not None:
+            self.weighing.begin_step()
         add_up = self.two_passes.add_up if self.loss == "batch" else self._choose
         pairs = zip(add_up(data, rows), self.model.trainable_weights)
         return [g if g is None else ops.cast(g, weight.dtype) for g, weight in pairs]

@@ -1,0 +1,691 @@
+"""`keras_accum.fit` on a Keras of NumPy arrays: weights, ends of windows, warnings, callbacks."""
+
+import re
+import warnings
+
+import numpy as np
+import pytest
+from numpy_fit import (
+    HOST,
+    ApplyPartialWindow,
+    Callback,
+    CallbackList,
+    Layer,
+    MicroBatchWeights,
+    Model,
+    SquaredError,
+)
+from numpy_keras import SGD, SGDAccumulate
+
+from keras_accum.fit import hooks
+from keras_accum.fit import warnings as table
+from keras_accum.fit.train_function import InTrainFunction, TrainFunction
+from keras_accum.host import AccumulationWarning
+
+RANDOM = np.random.default_rng(0)
+X, Y = RANDOM.normal(size=(10, 3)), RANDOM.normal(size=(10, 2))
+WEIGHTS = np.arange(1.0, 11)
+DATA = X, Y, None
+# Ten samples in batches of 4 are micro-batches of 4, 4 and 2.
+
+
+def ours(accum_iters=3, **options):
+    return SGDAccumulate(accum_iters=accum_iters, **options)
+
+
+def compiled(optimizer, loss="mean", model=Model, **more):
+    model = model(**more)
+    model.compile(optimizer, loss)
+    return model
+
+
+def big(loss="mean", epochs=1, data=DATA, cls=Model):
+    """The model and the logs of the stock optimizer at the big batch."""
+    model = compiled(SGD(), loss, cls)
+    return model, model.fit(data, len(data[0]), epochs)
+
+
+def assert_equals_big(model, logs=None, **arguments):
+    expected, expected_logs = big(**arguments)
+    np.testing.assert_allclose(model.w.array, expected.w.array, rtol=1e-12)
+    slots = model.optimizer.velocities[0].array, expected.optimizer.velocities[0].array
+    np.testing.assert_allclose(*slots, rtol=1e-12)
+    if logs is not None:
+        found = [epoch["loss"] for epoch in logs]
+        np.testing.assert_allclose(found, [epoch["loss"] for epoch in expected_logs], rtol=1e-12)
+
+
+@pytest.fixture
+def said():
+    """The texts of all warnings."""
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        yield Texts(found)
+
+
+class Texts:
+    def __init__(self, found):
+        self._found = found
+
+    def take(self):
+        """Return the texts since the last call."""
+        texts = [str(warning.message) for warning in self._found]
+        del self._found[:]
+        return texts
+
+
+# -- weights ---------------------------------------------------------------------------------------
+
+LOSSES = {
+    "mean": ("mean", DATA),
+    "sum": ("sum", DATA),
+    "sample weights": ("mean", (X, Y, WEIGHTS)),
+    "divided by sample weights": ("mean_with_sample_weight", (X, Y, WEIGHTS)),
+    "two of one divisor": (["mean", "mean"], DATA),
+}
+
+
+@pytest.mark.parametrize("loss, data", LOSSES.values(), ids=LOSSES)
+def test_uneven_micro_batches_equal_the_big_batch(loss, data, said):
+    model = compiled(ours(), loss)
+    logs = model.fit(data, 4, epochs=2)
+    assert_equals_big(model, None if loss == "sum" else logs, loss=loss, epochs=2, data=data)
+    assert model.optimizer.completed_updates == 2 and said.take() == []
+
+
+def test_a_mean_over_micro_batches():
+    """Nothing weighs it, and a leftover stays in its window."""
+    model = compiled(ours(2, reduction="mean"))
+    model.fit(DATA, 4)
+    assert (model.optimizer.completed_updates, model.optimizer.window_position) == (1, 1)
+    assert model.optimizer._accumulation.weighing_callback is None
+
+
+class HalfLoss(Model):
+    def compute_loss(self, *arguments, **keywords):
+        return super().compute_loss(*arguments, **keywords) / 2
+
+    def compute_gradients(self, *arguments):
+        return [gradient / 2 for gradient in super().compute_gradients(*arguments)]
+
+
+class OwnStep(Model):
+    """Calls no `compute_loss`."""
+
+    def train_step(self, data):
+        x, y, _ = data
+        y_pred = x @ self.w.array
+        self.tracker.update_state(self.loss[0](y, y_pred))
+        self.optimizer.apply(self.compute_gradients(x, y, y_pred), [self.w])
+        return {"loss": self.tracker.result()}
+
+
+class OwnStepOnce(Model):
+    """A step of a user's that calls it, as Keras's own does."""
+
+    def train_step(self, data):
+        return super().train_step(data)
+
+
+@pytest.mark.parametrize("model", [HalfLoss, OwnStep, OwnStepOnce])
+def test_a_models_own_code_weighs_by_samples(model, said):
+    trained = compiled(ours(), model=model)
+    trained.fit(DATA, 4, epochs=2)
+    assert_equals_big(trained, epochs=2, cls=model)
+    assert said.take() == []
+
+
+def test_code_that_puts_a_sum_together(said):
+    """Samples aren't its divisor: `fit` says so, once."""
+    model = compiled(ours(), "sum", HalfLoss)
+    model.fit(DATA, 4, epochs=2)
+    (text,) = said.take()
+    assert "can't read what the model's own `compute_loss` is divided by" in text
+    assert "is a sum" in text and "MicroBatchWeights(weight)" in text
+
+
+def test_a_weight_of_your_own():
+    """It weighs the logs, too, and nothing else is asked."""
+    model = compiled(ours(), "mean", HalfLoss)
+    callback = MicroBatchWeights(lambda x, y, y_pred, sample_weight: float(len(x)))
+    logs = model.fit(DATA, 4, epochs=2, callbacks=[callback])
+    assert_equals_big(model, logs, epochs=2, cls=HalfLoss)
+    other = compiled(ours(), "mean")
+    other.fit(DATA, 4, callbacks=[MicroBatchWeights(lambda x, *_: 1.0)])
+    mean = compiled(ours(reduction="mean"), "mean")
+    mean.fit(DATA, 4)
+    np.testing.assert_allclose(other.w.array, mean.w.array, rtol=1e-12)
+
+
+def test_what_a_weight_needs():
+    for weight in (None, 3):
+        with pytest.raises(TypeError, match="`weight` must be a function"):
+            MicroBatchWeights(weight)
+    model = compiled(ours(reduction="mean"))
+    with pytest.raises(ValueError, match="needs an optimizer with weights.*'mean'"):
+        model.fit(DATA, 4, callbacks=[MicroBatchWeights(lambda x, y, y_pred, w: 1)])
+
+
+def test_strict():
+    model = compiled(ours(reduction="weighted"), "sum", HalfLoss)
+    with pytest.raises(ValueError, match="'weighted' must know what"):
+        model.fit(DATA, 4)
+    assert not model.w.array.any()
+
+
+class OwnFunction(Model):
+    def make_train_function(self, force=False):
+        super().make_train_function(force)
+
+
+def test_where_fit_can_not_weigh(said):
+    model = compiled(ours(2), model=OwnFunction)
+    model.fit(DATA, 4)
+    (text,) = said.take()
+    assert "of a model with its own `make_train_function`" in text
+    assert model.optimizer.completed_updates == 2  # by the number of micro-batches, and the rest
+
+
+def test_unbuilt_sums_are_refused_after_a_step(monkeypatch):
+    """Penalties are known then."""
+    model = compiled(ours(reduction="sum"), "sum")
+    model.built = False
+    monkeypatch.setattr(type(HOST), "has_penalties", lambda *_: True)
+    with pytest.raises(ValueError, match="would count penalties on weights"):
+        model.fit(DATA, 4)
+    model.built = True
+    with pytest.raises(ValueError, match="would count penalties on weights"):
+        model.fit(DATA, 4)
+
+
+class SkipsNaN(Model):
+    """A step of a user's that makes no update if the loss isn't a number."""
+
+    def train_step(self, data):
+        x, y, _ = data
+        y_pred = x @ self.w.array
+        if np.isfinite(self.compute_loss(x, y, y_pred)):
+            self.optimizer.apply(self.compute_gradients(x, y, y_pred), [self.w])
+        return {"loss": 0.0}
+
+
+def test_a_step_without_an_update_leaves_no_weight(said):
+    """The next micro-batch counts by its own."""
+    model = compiled(ours(2), model=SkipsNaN)
+    bad = np.full((6, 3), np.nan), Y[:6], None
+    model.fit_batches([bad, (X[:2], Y[:2], None), (X[2:6], Y[2:6], None)])
+    assert_equals_big(model, data=(X[:6], Y[:6], None))
+    assert said.take() == []
+
+
+@pytest.mark.parametrize(
+    "weight, error", [(None, TypeError), (np.nan, ValueError), (X, ValueError)]
+)
+def test_a_weight_that_is_no_number(weight, error):
+    model = compiled(ours())
+    with pytest.raises(error, match="`weight` must be"):
+        model.fit(DATA, 4, callbacks=[MicroBatchWeights(lambda x, y, y_pred, w: weight)])
+
+
+class Positional(Model):
+    """Calls `compute_loss` with all arguments of Keras 3, by position."""
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        assert training in (True, False)
+        return super().compute_loss(x, y, y_pred, sample_weight)
+
+    def train_step(self, data):
+        x, y, _ = data
+        y_pred = x @ self.w.array
+        loss = self.compute_loss(x, y, y_pred, None, True)
+        self.tracker.update_state(loss, sample_weight=len(x))
+        self.optimizer.apply(self.compute_gradients(x, y, y_pred), [self.w])
+        return {"loss": self.tracker.result()}
+
+
+def test_all_arguments_of_compute_loss():
+    model = compiled(ours(), model=Positional)
+    model.fit(DATA, 4)
+    assert_equals_big(model)
+
+
+def test_windows_that_add_up_log_as_keras():
+    model, expected = compiled(ours(reduction="sum"), "sum"), compiled(SGD(0.0), "sum")
+    model.optimizer.learning_rate = 0.0
+    assert model.fit(DATA, 4) == expected.fit(DATA, 4)
+
+
+def test_only_optimizers_with_windows_are_told(said):
+    model = compiled(ours(1), model=OwnFunction)
+    model.other = ours(2)
+    model.other.build([])
+    model.fit(DATA, 4)
+    assert len([text for text in said.take() if "can't weigh" in text]) == 1
+
+
+# -- the end of windows ----------------------------------------------------------------------------
+
+
+class At(Callback):
+    """Notes the position in the window when hooks are called."""
+
+    def __init__(self):
+        self.noted = []
+
+    def on_test_begin(self, *arguments):
+        self.noted.append(("test", self.model.optimizer.window_position))
+
+    def on_epoch_end(self, *arguments):
+        self.noted.append(("end", self.model.optimizer.window_position))
+
+
+@pytest.mark.parametrize("validates", [False, True])
+@pytest.mark.parametrize("reduction, given", [("auto", []), ("mean", [ApplyPartialWindow])])
+def test_windows_end_with_their_epoch(reduction, given, validates):
+    """Before validation and before all callbacks, wherever ours is listed."""
+    noting = At()
+    model = compiled(ours(2, reduction=reduction))
+    model.fit(DATA, 4, 2, [noting, *(cls() for cls in given)], validates)
+    assert model.optimizer.completed_updates == 4
+    assert noting.noted == 2 * [*[("test", 0)] * validates, ("end", 0)]
+
+
+class Later(ApplyPartialWindow):
+    """A subclass that chooses another moment."""
+
+    def on_epoch_end(self, epoch, logs=None):
+        if epoch == 1:
+            super().on_epoch_end(epoch, logs)
+
+
+def test_a_subclass_chooses_the_moment():
+    noting, model = At(), compiled(ours(4, reduction="mean"))
+    model.fit(DATA, 4, 2, [noting, Later()])
+    assert [position for _, position in noting.noted] == [3, 2]
+    assert model.optimizer.completed_updates == 2
+
+
+def test_a_window_without_a_length_does_not_end():
+    model = compiled(ours(None))
+    with pytest.warns(AccumulationWarning, match="ends with no update: 3 micro-batches"):
+        model.fit(DATA, 4)
+    assert model.optimizer.window_position == 3
+
+
+def test_evaluation_ends_no_window():
+    model = compiled(ours(4, reduction="mean"))
+    model.fit(DATA, 4)
+    callbacks = CallbackList([ApplyPartialWindow()], model)
+    with pytest.warns(AccumulationWarning, match="is for `fit`, and does nothing in `evaluate`"):
+        callbacks.on_test_begin()
+    assert model.optimizer.window_position == 3
+
+
+def test_a_layer_that_was_frozen_in_a_window(monkeypatch, said):
+    model = compiled(ours(2))
+    monkeypatch.setattr(type(HOST), "is_traced", True)
+    model.w.trainable = False
+    model.fit(DATA, 4)
+    assert "w: frozen since the train step was traced" in said.take()[0]
+
+
+# -- callbacks together ----------------------------------------------------------------------------
+
+
+class MicroBatches(ApplyPartialWindow):
+    """Stands in for the callback of Keras 3."""
+
+    size, in_slices, metrics_of_slices = 2, False, ()
+
+    def _check_optimizer(self, optimizer):
+        pass
+
+    def exceeds(self, samples):
+        return self.size > samples
+
+
+def test_callbacks_that_do_not_fit_together():
+    weigh = MicroBatchWeights(lambda x, y, y_pred, w: 1)
+    for callbacks, text in (
+        ([ApplyPartialWindow(), ApplyPartialWindow()], "has ApplyPartialWindow twice"),
+        ([MicroBatches(), weigh], "can't be used with MicroBatches"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            compiled(ours()).fit(DATA, 4, callbacks=callbacks)
+
+
+def test_what_comes_after_a_callback():
+    last, first = Callback(), ApplyPartialWindow()
+    compiled(ours()).fit(DATA, 4, callbacks=[Callback(), first, last])
+    assert first.after == [last]
+
+
+def test_what_callbacks_are_for():
+    with pytest.raises(TypeError, match="needs a model with an optimizer of keras_accum"):
+        compiled(SGD()).fit(DATA, 4, callbacks=[ApplyPartialWindow()])
+    with pytest.raises(TypeError, match="with parentheses"):
+        ApplyPartialWindow.set_model(Model())
+    assert str(ApplyPartialWindow()).startswith("ApplyPartialWindow, a callback: give it to `fit`")
+
+
+def test_a_training_without_ours_is_left_alone():
+    """No method of its CallbackList is replaced."""
+    model, callback = compiled(SGD()), Callback()
+    callbacks = CallbackList([callback], model)
+    callbacks.on_train_begin()
+    assert set(vars(callbacks)) == {"callbacks", "model"}
+
+
+# -- hooks -----------------------------------------------------------------------------------------
+
+
+def test_functions_before_and_after_a_method():
+    callbacks, called = CallbackList([], None), []
+
+    def once(epoch):
+        called.append(("once", epoch))
+        before["on_epoch_begin"].remove(once)
+
+    before = {"on_epoch_begin": [once, lambda epoch: called.append(("before", epoch))]}
+    after = {"on_epoch_begin": [lambda epoch: called.append(("after", epoch))]}
+    callbacks.on_epoch_begin = lambda epoch: called.append(("own", epoch)) or "result"
+    own = callbacks.on_epoch_begin
+    hooks.install(callbacks, before, after)
+    assert callbacks.on_epoch_begin(0) == "result"
+    assert called == [("once", 0), ("before", 0), ("own", 0), ("after", 0)]
+    del called[:]
+    hooks.install(callbacks, {"on_epoch_end": [lambda epoch: called.append(("end", epoch))]})
+    callbacks.on_epoch_begin(1)
+    callbacks.on_epoch_end(1)
+    assert called == [("own", 1), ("end", 1)]
+    hooks.remove(callbacks)
+    assert callbacks.on_epoch_begin is own and "on_epoch_end" not in vars(callbacks)
+    hooks.remove(callbacks)
+
+
+# -- the train function ----------------------------------------------------------------------------
+
+
+class Noting(InTrainFunction):
+    """Notes its calls. With `version`, its train step has several traces."""
+
+    host = HOST
+    set_model = Callback.set_model
+
+    def __init__(self, name, calls):
+        self.name, self.calls = name, calls
+
+    def _check_optimizer(self, optimizer):
+        pass
+
+    def on_train_begin(self, logs=None):
+        super().on_train_begin(logs)
+        self.takes_part = True
+
+    on_epoch_begin = on_epoch_end = on_train_batch_begin = on_train_batch_end = Callback._do_nothing
+
+    def around(self, train_step):
+        self.calls.append((self.name, "around"))
+        return train_step
+
+    def run(self, run, *arguments):
+        self.calls.append((self.name, "run"))
+        return run(*arguments)
+
+
+class NotingToo(Noting):
+    """`fit` takes one callback of a class."""
+
+
+def test_callbacks_around_the_train_function():
+    calls = []
+    model, parts = compiled(SGD()), [Noting("a", calls), NotingToo("b", calls)]
+    model.fit(DATA, 5, callbacks=parts)
+    assert calls == [("a", "around"), ("b", "around"), *[("b", "run"), ("a", "run")] * 2]
+    assert not isinstance(model.train_function, TrainFunction)
+    del calls[:]
+    model.fit(DATA, 5, callbacks=parts)  # with the traces of the first training
+    assert ("a", "around") not in calls and len(calls) == 4
+
+
+def test_a_train_function_for_each_version():
+    model, part = compiled(SGD()), Noting("a", [])
+    part.version = 1
+    model.fit(DATA, 10, callbacks=[part])
+    part.version = 2
+    model.fit(DATA, 10, callbacks=[part])
+    assert set(part.kept._made) == {(1,), (2,)}
+    assert "train_step" not in vars(model)
+    assert_equals_big(model, epochs=2)
+
+
+@pytest.mark.parametrize("where", ["in the step", "before the step"])
+def test_a_training_that_fails_puts_the_train_function_back(where):
+    class Failing(Callback):
+        def on_train_batch_begin(self, *arguments):
+            if where == "before the step":
+                raise KeyboardInterrupt
+
+    class FailingModel(Model):
+        def compute_loss(self, *arguments, **keywords):
+            if where == "in the step" and self.fails:
+                raise KeyboardInterrupt
+            return super().compute_loss(*arguments, **keywords)
+
+    model = compiled(ours(), model=FailingModel)
+    model.fails = True
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(DATA, 4, callbacks=[Failing()])
+    assert not isinstance(model.train_function, TrainFunction)
+    assert {"train_step", "compute_loss"}.isdisjoint(vars(model))
+    assert "update_state" not in vars(model.tracker)
+    model.fails, where = False, None
+    model.fit(DATA, 4)
+    assert_equals_big(model)
+
+
+def test_a_train_function_that_was_left_is_taken_away():
+    """Ctrl-C may come before its call."""
+    model, part = compiled(SGD()), Noting("a", [])
+    model.fit(DATA, 10, callbacks=[part])
+    own = model.train_function
+    model.train_function = TrainFunction(model, [part])
+    model.fit(DATA, 10)
+    assert model.train_function is own
+
+
+# -- warnings --------------------------------------------------------------------------------------
+
+
+class Wrapper:
+    """Stands in for a LossScaleOptimizer."""
+
+    def __init__(self, optimizer, scales=(8.0,)):
+        self.inner_optimizer, self.scales = optimizer, list(scales)
+
+    scale = property(lambda self: self.scales.pop(0) if len(self.scales) > 1 else self.scales[0])
+
+    def apply(self, *arguments):
+        self.inner_optimizer.apply(*arguments)
+
+
+class Normalization(Layer):
+    """Named as Keras's is."""
+
+
+Normalization.__name__ = "BatchNormalization"
+
+
+class Moving(Model):
+    """Calls move what its layers keep."""
+
+    def train_step(self, data):
+        for layer in self.layers:
+            for kept in layer.kept:
+                kept += 1
+        return super().train_step(data)
+
+
+def moving(*layers):
+    def make():
+        return Moving(*layers)
+
+    return make
+
+
+def normalization(name="norm"):
+    return Normalization(name, np.zeros(2))
+
+
+def slices(**attributes):
+    callback = MicroBatches()
+    vars(callback).update(attributes)
+    return callback
+
+
+def wrapped(scales, **attributes):
+    wrapper = Wrapper(ours(), scales)
+    vars(wrapper).update(attributes)
+    return wrapper
+
+
+# Arguments of `fit` without callbacks in slices; the optimizer; the model; what is said.
+ROWS = {
+    "nothing": (ours, Model, {}, None),
+    "no length": (SGDAccumulate, Model, {}, "has accum_iters=1, the default"),
+    "a length of 1": (lambda: ours(1), Model, {}, None),
+    "an attribute of a wrapper": (
+        *(lambda: wrapped([8.0], accum_iters=2), Model, {}),
+        "`accum_iters` has no effect on a Wrapper",
+    ),
+    "a scale that falls": (
+        *(lambda: wrapped([8.0, 8.0, 2.0]), Model, {}),
+        r"fell from 8 to 2.*SGDAccumulate\(...\), initial_scale=2\)",
+    ),
+    "a scale that falls a little": (
+        *(lambda: wrapped([9.0, 9.0, 8.0]), Model, {}),
+        "from 9 to 8.*initial_scale=3",
+    ),
+    "a scale that grows": (lambda: wrapped([8.0, 8.0, 16.0]), Model, {}, None),
+    "normalization": (ours, moving(normalization()), {}, "Batch normalization trains in norm,"),
+    "normalization at rest": (ours, lambda: Model(normalization()), {}, None),
+    "normalization without windows": (lambda: ours(1), moving(normalization()), {}, None),
+    "other values": (ours, moving(Layer("keeps", np.zeros(2))), {}, "next.*: keeps. They move"),
+    "large values": (ours, moving(Layer("keeps", np.zeros(2**20 + 1))), {}, None),
+    "slices in windows": (
+        *(ours, Model, {"callbacks": [slices(in_slices=True)]}),
+        "batches of 4 samples, and SGDAccumulate adds up 3 of these batches.*12 samples",
+    ),
+    "slices alone": (lambda: ours(1), Model, {"callbacks": [slices(in_slices=True)]}, None),
+    "endless windows": (
+        *(lambda: ours(None, reduction="mean"), Model),
+        *({"callbacks": [slices(in_slices=True)]}, None),
+    ),
+    "normalization in slices": (
+        *(lambda: ours(1), moving(normalization())),
+        *({"callbacks": [slices(in_slices=True)]}, "Batch normalization trains in norm,"),
+    ),
+    "large slices": (
+        *(lambda: ours(1), Model, {"callbacks": [slices(size=5)]}),
+        r"MicroBatches\(5\) splits no batch of 4 samples",
+    ),
+    "metrics of slices": (
+        lambda: ours(1),
+        Model,
+        {"callbacks": [slices(metrics_of_slices=["a", "b"], in_slices=True)]},
+        "such as its mean: a, b",
+    ),
+    "no whole window": (lambda: ours(4), Model, {}, "here after 3 of 4 micro-batches"),
+    "no update": (lambda: ours(7, reduction="sum"), Model, {}, "no update: 6 of 7 micro-batches"),
+    "a mean has no update": (lambda: ours(7, reduction="mean"), Model, {}, None),
+}
+EACH_TIME = {"no update"}
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_what_is_said_once(row, said):
+    optimizer, model, arguments, expected = ROWS[row]
+    loss = "sum" if row == "no update" else "mean"
+    model = compiled(optimizer(), loss, model)
+    model.fit(DATA, 4, epochs=2, **arguments)
+    found = said.take()
+    assert len(found) == bool(expected), found
+    assert re.search(expected or "", "".join(found)), found
+    model.fit(DATA, 4, epochs=2, **arguments)
+    assert len(said.take()) == (row in EACH_TIME and 0)
+
+
+def test_each_row_of_the_table_is_tested():
+    texts = [row.text for row in table.ROWS]
+    assert len(set(texts)) == len(texts) == 13
+
+
+def test_a_window_with_other_losses(said):
+    """Another `compile` makes them; the same one goes on."""
+    model = compiled(ours(4, reduction="mean"))
+    model.fit(DATA, 4)
+    model.fit((X[:4], Y[:4], None), 4)
+    model.fit(DATA, 4)
+    said.take()
+    model.compile(model.optimizer, "mean")
+    model.fit(DATA, 4)
+    assert "its 3 micro-batches are from another `compile`" in said.take()[0]
+    model.fit((X[:8], Y[:8], None), 4)
+    assert not any("another `compile`" in text for text in said.take())
+
+
+def test_a_window_that_nobody_weighs(said):
+    model = compiled(ours(4))
+    gradients = model.compute_gradients(X, Y, X @ model.w.array)
+    model.optimizer.apply(gradients, [model.w])
+    model.fit(DATA, 4)
+    assert "its 1 micro-batches count as 1 each" in said.take()[0]
+    weighed = compiled(ours(4))
+    weighed.optimizer.weigh(10.0)
+    weighed.optimizer.apply(gradients, [weighed.w])
+    weighed.fit(DATA, 4)
+    assert not any("count as 1 each" in text for text in said.take())
+
+
+def test_a_rest_of_an_epoch_says_nothing_of_whole_windows(said):
+    model = compiled(ours(4))
+    model.fit((X[:4], Y[:4], None), 1)
+    model.fit((X[:2], Y[:2], None), 1)
+    assert said.take() == []
+
+
+def test_two_losses_whose_divisors_differ(said):
+    """A ratio that changes, with the sizes of the values that it is about."""
+
+    class Summed(SquaredError):
+        def call(self, y, y_pred):
+            return np.square(y_pred - y)
+
+    Summed.__module__ = "keras"
+    model = compiled(ours(), [SquaredError(), SquaredError("sum", name="other")])
+    model.fit(DATA, 4)
+    (text,) = said.take()
+    assert "'other' is a sum beside terms that aren't" in text
+
+
+def fails(*arguments):
+    raise ValueError("not as it is taken to be")
+
+
+@pytest.mark.parametrize("name", ["__init__", "_read_kept", "_count_samples", "a row"])
+def test_no_training_ends_because_of_a_warning(name, monkeypatch):
+    model = compiled(ours(), model=moving(normalization()))
+    if name == "a row":
+        monkeypatch.setattr(table, "ROWS", [row._replace(find=fails) for row in table.ROWS])
+    else:
+        monkeypatch.setattr(table.Training, name, fails)
+    model.fit(DATA, 4, epochs=2)
+    assert model.optimizer.completed_updates == 2
+
+
+def test_a_warning_that_a_user_has_raised():
+    model = compiled(SGDAccumulate())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(AccumulationWarning, match="has accum_iters=1"):
+            model.fit(DATA, 4)
