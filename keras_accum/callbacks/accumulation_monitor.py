@@ -11,7 +11,7 @@ _RATES = "learning_rate", "lr"  # of Keras 3 and of tf_keras, in its callbacks' 
 
 
 class _Whole(float):
-    """What Keras's progress bar formats with four decimals, and shows as an integer."""
+    """A number that Keras's progress bar, which formats four decimals, shows as an integer."""
 
     def mean(self, *axes, **keywords):
         return self

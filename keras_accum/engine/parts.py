@@ -29,6 +29,7 @@ import operator
 from collections import namedtuple
 
 from keras_accum.engine.window import is_unconditional
+from keras_accum.host import runs_code_of_keras
 
 Parts = namedtuple("Parts", "values replicas store sums update")
 
@@ -330,6 +331,7 @@ class Update(abc.ABC):
 
     step_is_fixed: True if a user can't change the train step.
     is_updating: True while the stock optimizer makes its update.
+    runs_code_of_keras: False if a user's class may change the update.
     """
 
     step_is_fixed = is_updating = False
@@ -337,8 +339,13 @@ class Update(abc.ABC):
     def __init__(self, optimizer, options, values, replicas, store):
         self.optimizer, self.options = optimizer, options
         self.values, self.replicas, self.store = values, replicas, store
+        self.runs_code_of_keras = runs_code_of_keras(type(optimizer))
 
     # -- deciding ----------------------------------------------------------------------------------
+
+    def runs_user_code(self):
+        """Return True if an update may run a user's code, which may do anything."""
+        return bool(self.options.window_transforms) or not self.runs_code_of_keras
 
     def prefers_branch(self):
         """Return True if gate="auto" means a branch in the current context."""

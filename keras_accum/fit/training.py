@@ -52,7 +52,7 @@ def look_at_trainings(host):
 
 
 def _introduce(callbacks):
-    """Tell our callbacks which others come after them. Raise a ValueError if two can't be both."""
+    """Tell our callbacks which ones come after them. Raise a ValueError for two that clash."""
     for place, callback in enumerate(callbacks):
         if isinstance(callback, Callback):
             callback.after = callbacks[place + 1 :]

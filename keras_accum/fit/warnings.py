@@ -249,7 +249,7 @@ def _in_wrapper(training):
 
 
 def _splitting(training):
-    """List the optimizers for which batches of the user's are split."""
+    """List the optimizers that get a user's batch in slices or micro-batches."""
     if training.in_slices:
         return _compiled(training)
     return [o for o in training.optimizers if o._accumulation.counts().length > 1]
@@ -260,7 +260,7 @@ def _with_fallen_scale(training):
     return training.optimizers if now < before else ()
 
 
-# -- what is in the texts --------------------------------------------------------------------------
+# -- the values for the texts ----------------------------------------------------------------------
 
 
 def _find_attribute(training, optimizer):
@@ -277,7 +277,7 @@ def _find_default_length(training, optimizer):
 
 
 def _find_other_losses(training, optimizer):
-    """Find a window that was opened with other losses: each `compile` makes them anew."""
+    """Find a window that was opened with other losses: each `compile` makes new ones."""
     losses, *_ = training.host.find_losses(training.model)
     before, position = _losses.pop(optimizer, None), training.starts[optimizer][1]
     if losses is not None:

@@ -59,7 +59,7 @@ class Keras2Update(parts.Update):
                 written = rule.apply(scalars[average.dtype], average, variable, slots)
                 self._order.writes += written + self._constrain(step.switch, variable, written)
         if not is_unconditional(step.switch):
-            # What computes gradients and the switch does run in each micro-batch.
+            # Operations that compute gradients and the switch do run in each micro-batch.
             known = [self._order.computed, step, self._rate]
             name = self._find_written(known, self._order.writes)
             what = "a constraint or a function of `window_transforms`", "gate='conditional'"
@@ -74,7 +74,7 @@ class Keras2Update(parts.Update):
             )
 
     def _find_written(self, known, values):
-        """Return the name of a variable that is neither the optimizer's nor a weight, but written.
+        """Return the name of a written variable that is neither the optimizer's nor a weight.
 
         known, values: nested tensors and operations. The search goes from `values` up to `known`.
         """

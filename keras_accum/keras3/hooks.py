@@ -203,7 +203,7 @@ class Hooks(Convertible):
 
     def stateless_apply(self, optimizer_variables, grads, trainable_variables):
         store, update = self._accumulation.store, self._accumulation.update
-        # In a LossScaleOptimizer, Keras doesn't track Nadam's product, and loses it in stock, too.
+        # In a LossScaleOptimizer, Keras doesn't track Nadam's product: stock Nadam loses it.
         own = [value for value in vars(self).values() if isinstance(value, keras.Variable)]
         update.returned = set(map(id, [*self.variables, *store.variables, *own]))
         try:

@@ -22,7 +22,7 @@ class Tap:
 
     @contextlib.contextmanager
     def scope(self):
-        """Note the calls within this scope, and yield their list; an inner scope yields it, too."""
+        """Note the calls in this scope, and yield their list. An inner scope yields the same."""
         if self.terms is not None:
             yield self.terms
             return

@@ -70,7 +70,7 @@ class Term:
         """The kind of number that Keras divides the loss by, a Divisor."""
         function = getattr(self.loss, "fn", type(self.loss))
         rows = read_shape(self.targets)[:1]
-        # In a graph that doesn't know the number of rows, values may have others.
+        # A number that a graph doesn't know counts as that of the rows, but may be another.
         is_per_sample = bool(self.shape) and self.shape[0] in (None, *rows)
         compares = not is_per_sample or getattr(function, "__name__", "") == "circle"
         if self.loss.reduction == "sum" or is_per_sample and self.loss.reduction in (None, "none"):

@@ -53,7 +53,7 @@ class TfKerasReplicas(TensorFlowReplicas):
     def reduce_weighted(self, gradients, variables, weight, of_window):
         if self._sums_as_keras():
             return super().reduce_weighted(gradients, variables, weight, of_window)
-        # A user's way may sum, average or scale. What a 1 becomes tells what it does.
+        # A user's method may sum, average or scale: a 1 that it gets shows by which factor.
         pair = tf.stack([weight, tf.ones_like(weight)])
         gradients, pair = super().reduce_weighted(gradients, variables, pair, of_window)
         return gradients, pair[0] * self.count() / pair[1]

@@ -47,7 +47,7 @@ def find_kept(optimizer, created=None):
     """
     attributes, entries = vars(optimizer), {}  # {id: (attribute or slot, weight key, variable)}
     slots_by_key = attributes.get("_slots", {})
-    slots = [(name, key, v) for key, slots in slots_by_key.items() for name, v in slots.items()]
+    slots = [(name, key, v) for key, by_name in slots_by_key.items() for name, v in by_name.items()]
     known = {id(variable) for *_, variable in slots}
     for source, key, variable in _list_attributes(attributes):
         if id(variable) not in known:

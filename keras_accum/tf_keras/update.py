@@ -12,7 +12,7 @@ import tensorflow as tf
 from keras_accum.engine import parts
 from keras_accum.engine.sums import TracedSums
 from keras_accum.engine.window import is_unconditional
-from keras_accum.host import find_user_classes, runs_code_of_keras
+from keras_accum.host import find_user_classes
 from keras_accum.tensorflow import rules
 from keras_accum.tensorflow.values import TensorFlowValues, after
 from keras_accum.tf_keras.imports import keras, legacy
@@ -40,16 +40,17 @@ class TfKerasUpdate(parts.Update):
         self._updates_begun = 0  # replicas inside an update
         self._updates_before = None  # a number, if Python runs the step
         self._is_made = False  # True if that step has made its update
-        self._runs_code_of_keras = runs_code_of_keras(type(self.optimizer))
 
     @abc.abstractmethod
     def run_stock(self, averages, variables, switches):
         """Make the stock optimizer's update, without summing over replicas."""
 
-    def prefers_branch(self):
+    def runs_user_code(self):
         functions = getattr(self.optimizer, "gradient_transformers", None)
-        runs_user_code = functions or self.options.window_transforms or not self._runs_code_of_keras
-        return self.replicas.prefers_branch(runs_user_code)
+        return bool(functions) or super().runs_user_code()
+
+    def prefers_branch(self):
+        return self.replicas.prefers_branch(self.runs_user_code())
 
     def branch(self, step, update):
         self.replicas.branch(step, update)
@@ -129,7 +130,7 @@ class LegacyUpdate(TfKerasUpdate):
     @property
     def rule(self):
         """The rule that replaces the stock optimizer's code, or None."""
-        is_plain = self._runs_code_of_keras and self.store.stock_class in _RULES
+        is_plain = self.runs_code_of_keras and self.store.stock_class in _RULES
         is_complex = any(variable.dtype.is_complex for variable in self.store.variables)
         if not is_plain or is_complex or self.optimizer.gradient_transformers:
             return None

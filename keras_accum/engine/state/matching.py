@@ -46,7 +46,7 @@ def match(parsed, own, by_name=False):
 def match_weights(parsed, own, by_name=False):
     """Return each weight's place in a state by names, None if it isn't there.
 
-    Return also in words which other trainable variables the state is for, or None.
+    Also return in words which other trainable variables the state is for, or None.
     """
     keys = list(map(own.store.key, own.store.variables))
     if set(parsed.keys) & set(keys):  # otherwise another model's, in the same order

@@ -36,7 +36,7 @@ _NORMALIZES = (
     "output depends on its slice. Freeze the layer with `trainable=False`, or use another "
     "normalization, such as `torch.nn.GroupNorm` in a module of PyTorch. Received: {!r}"
 )
-_SAME = 1e-2  # a larger relative distance of two passes isn't rounding, also in half precision
+_SAME = 1e-2  # a larger relative distance of two passes isn't rounding, even in half precision
 
 
 def has_own_loss(model):
@@ -78,7 +78,7 @@ class OnePass:
         return sums
 
     def differentiate(self, data, count, rows=None):
-        """Return the gradients for a slice's part in a batch of `rows` samples; update the metrics.
+        """Return a slice's share of the gradients of `rows` samples; update the metrics.
 
         Also return the totals to add up, if any: the slice's share, the loss times it, and the
         divisor.
