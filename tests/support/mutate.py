@@ -30,7 +30,7 @@ TERMS = ("test_terms.py",)
 TESTS = {
     "engine/accumulation.py": ENGINE,
     "engine/gradients.py": ENGINE,
-    "engine/pending.py": ENGINE,
+    "engine/pending.py": (*ENGINE, "test_pending_weights.py"),
     "engine/sums.py": ENGINE,
     "engine/window.py": ENGINE,
     "engine/state": STATE,

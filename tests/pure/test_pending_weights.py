@@ -1,0 +1,205 @@
+"""Which micro-batch gets a weight that `weigh` says or `fit` finds, and what is said of others."""
+
+import warnings
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from numpy_keras import TRACES, SGDAccumulate, Unknown, Variable, tracing
+
+from keras_accum.engine.pending import Found
+from keras_accum.host import AccumulationWarning
+
+
+def optimizer(accum_iters=4, **options):
+    found = SGDAccumulate(1.0, 0.0, accum_iters=accum_iters, **options)
+    found.build([Variable(0.0, "w")])
+    return found
+
+
+def step(o, *, found=(), weight=None, traces=None):
+    """A micro-batch for which `fit` found weights, and `weigh` said one."""
+    pending = o._accumulation.pending
+    if found:
+        pending.find(Found(list(TRACES) if traces is None else traces, found))
+    if weight is not None:
+        o.weigh(weight)
+    o.apply([np.float64(1.0)], o.variables)
+
+
+def weight_of(o):
+    return float(o.get_state()["window_weight"])
+
+
+def says(match):
+    return pytest.warns(AccumulationWarning, match=match)
+
+
+@pytest.mark.parametrize("reduction", ["auto", "weighted"])
+def test_a_weight_is_taken_once(reduction):
+    o = optimizer(reduction=reduction)
+    step(o, found=[3])
+    step(o, found=[2, 2])
+    assert weight_of(o) == 5
+    step(o, found=[7], weight=4)  # your own goes before
+    assert weight_of(o) == 9
+
+
+def test_the_number_of_samples_stands_in():
+    """For each call of the optimizer in a step of `fit`, until another weight is found."""
+    o = optimizer(accum_iters=None)
+    pending, samples = o._accumulation.pending, Found((), [6])
+    pending.note_samples(samples)
+    assert not samples.is_taken
+    step(o)
+    step(o)
+    assert weight_of(o) == 12 and samples.is_taken
+    step(o, found=[2])
+    assert weight_of(o) == 14
+    pending.forget_samples()
+    with says("those without a weight count as 1.*3 micro-batch.*weighed by `fit`.* by nobody"):
+        step(o)
+    assert weight_of(o) == 15
+
+
+def test_samples_are_of_their_trace():
+    o = optimizer()
+    with tracing():
+        o._accumulation.pending.note_samples(Found(list(TRACES), [6]))
+        step(o)
+    assert weight_of(o) == 6
+    step(o)
+    assert weight_of(o) == 7
+    with pytest.raises(ValueError, match="needs the weight of each micro-batch"):
+        strict = optimizer(reduction="weighted")
+        strict._accumulation.pending.note_samples(Found((), [6]))
+        step(strict)
+
+
+def test_several_weights():
+    """Different ones are said, and the first one counts; with "weighted" they are an error."""
+    o = optimizer()
+    with says("`compute_loss` was called several times .* the optimizer takes the first one"):
+        step(o, found=[3, 3, 2])
+    assert weight_of(o) == 3
+    same = Unknown(np.float64(2))
+    with tracing():
+        step(o, found=[same, same])
+    assert weight_of(o) == 5
+    for weights in ([3, 2], [3, Unknown(np.float64(3))]):
+        with pytest.raises(ValueError, match="`compute_loss` was called several times"):
+            step(optimizer(reduction="weighted"), found=weights)
+
+
+def test_a_weight_of_another_trace():
+    o = optimizer()
+    with tracing():
+        of_trace = list(TRACES)
+        with tracing():  # inside of it, as in a conditional
+            step(o, found=[3], traces=of_trace)
+    assert weight_of(o) == 3
+    step(o, found=[3], traces=of_trace)  # of a trace that failed
+    assert weight_of(o) == 4
+    for traces, outer in (([SimpleNamespace(outputs=[1])], False), ((), True)):
+        o = optimizer()
+        with says("found a micro-batch's weight in another traced function"):
+            if outer:
+                with tracing():
+                    step(o, found=[3], traces=traces)
+            else:
+                step(o, found=[3], traces=traces)
+        assert weight_of(o) == 1
+
+
+def test_weights_of_some_micro_batches():
+    for first, second in (({}, {"found": [3]}), ({"found": [3]}, {})):
+        o = optimizer()
+        step(o, **first)
+        with says("an open window whose 1 micro-batch.* are weighed by"):
+            step(o, **second)
+    for first, second in (({}, {"weight": 3}), ({"weight": 3}, {})):
+        o = optimizer()
+        step(o, **first)
+        with pytest.raises(ValueError, match="must be called for all micro-batches of a window"):
+            step(o, **second)
+    o = optimizer(accum_iters=1)
+    for each in ({}, {"found": [3]}, {"weight": 2}):  # in windows of their own
+        step(o, **each)
+    o = optimizer(accum_iters=2)
+    for each in ({}, {}, {"found": [3]}, {"weight": 2}, {"weight": 2}, {"weight": 2}):
+        step(o, **each)
+    assert o.completed_updates == 3
+
+
+def test_gradients_that_are_summed_already():
+    o = optimizer()
+    pending = o._accumulation.pending
+    pending.drop_found()
+    pending.find(Found((), [3]))
+    with says("can't weigh micro-batches whose gradients are already summed over replicas"):
+        pending.drop_found()
+    step(o)
+    assert weight_of(o) == 1
+
+
+def test_weigh_twice():
+    o = optimizer()
+    o.weigh(3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        o.weigh(3)
+    with says("`weigh` was called several times .* the optimizer takes the last one"):
+        o.weigh(2)
+    step(o)
+    assert weight_of(o) == 2
+    o.weigh(5)
+    with tracing():  # another step
+        o.weigh(2)
+    o._accumulation.pending.forget()
+    step(o, weight=2)
+    assert weight_of(o) == 4
+
+
+NOT_A_WEIGHT = [
+    (None, TypeError, "must be a number or a scalar tensor.*Received: weight=None"),
+    ("3", TypeError, "must be a number or a scalar tensor.*Received: weight='3'"),
+    ([3], TypeError, r"must be a number or a scalar tensor.*Received: weight=\[3\]"),
+    ((3,), TypeError, "must be a number"),
+    ({}, TypeError, "must be a number"),
+    (float("inf"), ValueError, "must be a finite number.*Received: weight=inf"),
+    (np.ones(2), ValueError, r"must be one number.*Received: weight=a tensor of shape \(2,\)"),
+    (np.ones((1, 3)), ValueError, r"must be one number.*shape \(1, 3\)"),
+]
+
+
+@pytest.mark.parametrize("weight, error, message", NOT_A_WEIGHT)
+def test_what_is_no_weight(weight, error, message):
+    with pytest.raises(error, match=message):
+        optimizer().weigh(weight)
+
+
+def test_what_is_one_number():
+    unranked = SimpleNamespace(shape=SimpleNamespace(rank=None))
+    for weight in (2, 0.5, -1, True, np.float32(2), np.ones(()), np.ones((1, 1)), unranked):
+        optimizer()._accumulation.pending.weigh(weight)
+
+
+def test_where_weigh_is_refused():
+    for reduction in "mean", "sum":
+        with pytest.raises(ValueError, match=f"constructed without `reduction`.*{reduction!r}"):
+            optimizer(reduction=reduction).weigh(2)
+    optimizer(accum_iters=1, reduction="mean").weigh(2)  # has no effect
+
+
+def test_where_decide_is_refused():
+    for value in (1, 0, np.bool_(True), None):
+        with pytest.raises(TypeError, match="must be a Python boolean.*Received: is_update="):
+            optimizer().decide(value)
+    drops = {"skip_nonfinite=True": {"skip_nonfinite": True}, "skip_norm:": {"skip_norm": 1.0}}
+    for name, options in drops.items():
+        with pytest.raises(ValueError, match=f"can't be used with {name}"):
+            optimizer(**options).decide(True)
+    alone = optimizer(accum_iters=1)
+    alone.decide(True)
+    with pytest.raises(ValueError, match="needs accumulators.*Received: is_update=False"):
+        alone.decide(False)
