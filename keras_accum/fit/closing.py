@@ -7,7 +7,7 @@ from keras_accum.fit.callback import Callback
 from keras_accum.host import warn
 from keras_accum.schedule import ENDLESS
 
-HOOKS = "on_epoch_begin", "on_test_begin", "on_epoch_end"
+METHODS = "on_epoch_begin", "on_test_begin", "on_epoch_end"
 
 _FROZEN = (
     "{}: frozen since the train step was traced, so its updates still move these variables, but "
@@ -49,12 +49,15 @@ class EndsWindows(Callback):
         if self._is_in_epoch:
             for optimizer in list_accumulating(self.model):
                 if self._ends(optimizer):
-                    self._warn_of_frozen(optimizer._accumulation)
-                    optimizer.apply_partial_window()
+                    self._end(optimizer)
 
     def _ends(self, optimizer):
         """Return True if this optimizer's windows end with their epochs."""
         return True
+
+    def _end(self, optimizer):
+        self._warn_of_frozen(optimizer._accumulation)
+        optimizer.apply_partial_window()
 
     def _warn_of_frozen(self, accumulation):
         """Warn if the traced train step still trains a layer that is frozen now."""
@@ -75,10 +78,12 @@ class EndsWindowsFirst(EndsWindows):
         self._ends_all, self.ended = ends_all, []
 
     def _ends(self, optimizer):
-        if self._ends_all:
-            return True
+        accumulation = optimizer._accumulation
+        by_itself = accumulation.options.ends_with_epoch and accumulation.counts().length < ENDLESS
+        return self._ends_all or by_itself
+
+    def _end(self, optimizer):
         counts = optimizer._accumulation.counts()
-        ends = optimizer._accumulation.options.weighs and counts.length < ENDLESS
-        if ends and counts.position:
+        if counts.position and not self._ends_all:
             self.ended.append(EndedWindow(optimizer, counts.position, counts.length))
-        return ends
+        super()._end(optimizer)

@@ -34,12 +34,12 @@ def look_at_trainings(host):
                 optimizer._accumulation.store.start_training()
             _introduce(self.callbacks)
             if optimizers and model.built:
-                repeated.refuse_means(model, optimizers, host)
+                repeated.refuse_repeated(model, optimizers, host)
             on_train_begin(self, logs)
             added = _find_weighing(weighing_class, self, optimizers, host)
             ends_all = any(map(_ends_windows, self.callbacks))
-            is_weighted = any(o._accumulation.options.weighs for o in optimizers)
-            if ends_all or is_weighted and host.waits_for_steps(model):
+            end = any(o._accumulation.options.ends_with_epoch for o in optimizers)
+            if ends_all or end and host.waits_for_steps(model):
                 added.append(ending_class(ends_all))
             for callback in added:  # Keras doesn't know these callbacks
                 callback.set_model(model)
@@ -108,23 +108,23 @@ def _find_obstacle(model, host):
 def _ends_windows(callback):
     """Return True for an ApplyPartialWindow, unless a user's subclass chooses the moment."""
     cls = closing.EndsWindows
-    return isinstance(callback, cls) and not find_own_methods(callback, cls, *closing.HOOKS)
+    return isinstance(callback, cls) and not find_own_methods(callback, cls, *closing.METHODS)
 
 
 def _install(callbacks, optimizers, host, added):
     """Put what this training needs before and after its CallbackList's methods."""
     before, after = defaultdict(list), train_function.find_hooks(callbacks, added)
     for callback in added:
-        for name in closing.HOOKS:
+        for name in closing.METHODS:
             before[name].append(getattr(callback, name))
     model = callbacks.model
     if optimizers and not model.built:  # its penalties are known after a step
 
         def check(batch, logs=None):
             before["on_train_batch_end"].remove(check)
-            repeated.refuse_means(model, optimizers, host)
+            repeated.refuse_repeated(model, optimizers, host)
 
         before["on_train_batch_end"].append(check)
-    for name, function in warnings.find_hooks(callbacks, optimizers, host, added).items():
-        before[name].append(function)
+    for name, functions in warnings.find_hooks(callbacks, optimizers, host, added).items():
+        before[name] += functions
     hooks.install(callbacks, before, after)

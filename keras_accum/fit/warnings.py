@@ -111,16 +111,16 @@ class Row(NamedTuple):
 
 
 def find_hooks(callbacks, optimizers, host, added):
-    """Return the functions to run before a CallbackList's methods: `{method: function}`."""
+    """Return the functions to run before a CallbackList's methods: `{method: [functions]}`."""
     # Not a callback in the list: Keras may call it from another thread, or not for batches.
     with _suppress_errors():
         if host.waits_for_steps(callbacks.model):
             training = Training(callbacks, optimizers, host, added)
             _look(When.AT_BEGIN, training)
             return {
-                "on_train_batch_end": functools.partial(_look_at_batch, training),
-                "on_epoch_begin": lambda *_, **__: _look(When.AFTER_EPOCH, training),
-                "on_train_end": functools.partial(_look_at_end, training),
+                "on_train_batch_end": [functools.partial(_look_at_batch, training)],
+                "on_epoch_begin": [functools.partial(_look_after_epoch, training)],
+                "on_train_end": [functools.partial(_look_at_end, training)],
             }
     return {}
 
@@ -160,8 +160,14 @@ def _look_at_batch(training, batch, logs=None):
             _look(When.AFTER_BATCH, training)
 
 
+def _look_after_epoch(training, epoch=None, logs=None):
+    with _suppress_errors():
+        training.read_scales()
+        _look(When.AFTER_EPOCH, training)
+
+
 def _look_at_end(training, logs=None):
-    _look(When.AFTER_EPOCH, training)
+    _look_after_epoch(training)
     _look(When.AT_END, training)
 
 
@@ -175,6 +181,7 @@ class Training:
     in_slices: True once a batch was split; None before the first batch.
     size: the samples in a batch so far, 0 if unknown.
     moved: layers whose calls have changed values that they keep.
+    scales: the dynamic loss scale before the last epoch and now; infinity without one.
     """
 
     in_slices, size, moved = None, 0, ()
@@ -218,9 +225,8 @@ class Training:
         return [np.array(self.host.read(variable)) for variable in small]
 
     def read_scales(self):
-        """Return the dynamic loss scale at the last call and now, infinity without one."""
+        """Read the loss scale again."""
         self.scales = self.scales[1], self._read_scale()
-        return self.scales
 
     def _read_scale(self):
         scale = self.host.loss_scale(self.model.optimizer)
@@ -234,7 +240,7 @@ def _differ(values, others):
 # -- the optimizers to look at ---------------------------------------------------------------------
 
 
-def _with_windows(training):
+def _ours(training):
     return training.optimizers
 
 
@@ -253,11 +259,6 @@ def _splitting(training):
     if training.in_slices:
         return _compiled(training)
     return [o for o in training.optimizers if o._accumulation.counts().length > 1]
-
-
-def _with_fallen_scale(training):
-    before, now = training.read_scales()
-    return training.optimizers if now < before else ()
 
 
 # -- the values for the texts ----------------------------------------------------------------------
@@ -336,7 +337,7 @@ def _keeps(layer):
 
 def _find_fallen_scale(training, optimizer):
     (before, now), length = training.scales, optimizer._accumulation.counts().length
-    if 1 < length < ENDLESS:
+    if now < before and 1 < length < ENDLESS:
         return before, now, type(optimizer).__name__, min(now, before / length)
     return None
 
@@ -370,16 +371,16 @@ _find_normalizing, _find_normalizing_modules, _find_keeping = (
 )
 ROWS = [
     Row((When.AT_BEGIN, When.AFTER_EPOCH), _ON_WRAPPER, _in_wrapper, _find_attribute),
-    _row(When.AT_BEGIN, _STOCK, _with_windows, _find_default_length),
-    _row(When.AT_BEGIN, _ANOTHER_COMPILE, _with_windows, _find_other_losses, is_once=False),
-    _row(When.AT_BEGIN, _WITHOUT_WEIGHTS, _with_windows, _find_unweighed_window),
+    _row(When.AT_BEGIN, _STOCK, _ours, _find_default_length),
+    _row(When.AT_BEGIN, _ANOTHER_COMPILE, _ours, _find_other_losses, is_once=False),
+    _row(When.AT_BEGIN, _WITHOUT_WEIGHTS, _ours, _find_unweighed_window),
     _row(When.AFTER_BATCH, _NO_SLICES, _compiled, _find_large_slices),
     _row(When.AFTER_BATCH, _BOTH, _compiled, _find_slices_in_windows),
     _row(When.AFTER_BATCH, _METRICS, _compiled, _find_metrics_of_slices),
     _row(When.AFTER_BATCH, _NORMALIZES, _splitting, _find_normalizing),
     _row(When.AFTER_BATCH, _NORMALIZES_IN_MODULES, _splitting, _find_normalizing_modules),
     _row(When.AFTER_BATCH, _KEEPS, _splitting, _find_keeping),
-    _row(When.AFTER_EPOCH, _SCALE, _with_fallen_scale, _find_fallen_scale),
-    _row(When.AT_END, _NO_UPDATE, _with_windows, _find_no_update, is_once=False),
-    _row(When.AT_END, _NO_WHOLE_WINDOW, _with_windows, _find_no_whole_window),
+    _row(When.AFTER_EPOCH, _SCALE, _ours, _find_fallen_scale),
+    _row(When.AT_END, _NO_UPDATE, _ours, _find_no_update, is_once=False),
+    _row(When.AT_END, _NO_WHOLE_WINDOW, _ours, _find_no_whole_window),
 ]

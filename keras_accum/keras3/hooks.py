@@ -133,7 +133,7 @@ class Hooks(Convertible):
         with store.eagerly():
             if has_values:
                 store.start_training()
-            accumulation.state.built()
+            accumulation.state.write_pending()
 
     def add_variable_from_reference(self, reference_variable, name=None, initializer="zeros"):
         variable = super().add_variable_from_reference(
@@ -146,7 +146,7 @@ class Hooks(Convertible):
     def variables(self):
         accumulation = self._accumulation
         if not self.built and accumulation.state.is_waiting:
-            accumulation.state.check_is_built("variables")
+            accumulation.state.check_is_ready("variables")
         return super().variables
 
     # -- a micro-batch -----------------------------------------------------------------------------
@@ -154,7 +154,7 @@ class Hooks(Convertible):
     def apply(self, grads, trainable_variables=None):
         accumulation = self._accumulation
         if self.built and accumulation.state.is_waiting:
-            accumulation.state.built()  # re-raises build's error
+            accumulation.state.write_pending()  # re-raises build's error
         if self._is_stock:
             return super().apply(grads, trainable_variables)
         grads, store = list(grads), accumulation.store
@@ -340,7 +340,7 @@ def _set_with_checks(set_state_tree):
 def _state_in(tree, optimizer, outer):
     """Return the state in a tree with the variables of `outer`, or raise a StateError."""
     accumulation, sums = optimizer._accumulation, itertools.count()
-    accumulation.state.check_is_built("set_state_tree")
+    accumulation.state.check_is_ready("set_state_tree")
     names = {v.path: name for name, v in accumulation.state.by_name().items()}
     of_others = {variable.path for variable in outer.variables} - names.keys()
     state = {}

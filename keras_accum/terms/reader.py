@@ -60,13 +60,14 @@ class LossReader:
         if rows is None:
             return None
         ops, known = self._host.ops, rows.shape[0]
-        return self._not_zero(ops.cast(ops.shape(rows)[0], self._dtype) if known is None else known)
+        return self.not_zero(ops.cast(ops.shape(rows)[0], self._dtype) if known is None else known)
 
     def read_divisor(self, term):
         """Return what a term is divided by."""
-        return self._not_zero(term.count(self._dtype))
+        return self.not_zero(term.count(self._dtype))
 
-    def _not_zero(self, divisor):
+    def not_zero(self, divisor):
+        """Return a divisor, the least weight in place of 0."""
         if isinstance(divisor, int):
             return divisor or self._host.least_weight
         ops = self._host.ops

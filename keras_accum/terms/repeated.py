@@ -18,16 +18,16 @@ _REMEDY = (
 _IN_SLICES = "On Keras 3, use `MicroBatches` with the stock optimizer and whole batches. Or c"
 
 
-def refuse_means(model, optimizers, host):
-    """Raise a ValueError if Keras's own train step would add up means."""
+def refuse_repeated(model, optimizers, host):
+    """Raise a ValueError if a window would add up penalties, or means beside a sum."""
     adding = [o for o in optimizers if o.reduction == "sum" and o._accumulation.options.accumulates]
     if adding and not find_own_methods(model, host.keras.Model, "train_step", "compute_loss"):
-        terms = find_means(model, host)
+        terms = find_repeated(model, host)
         if terms:
             raise ValueError(_REFUSED.format(terms, make_remedy(model, adding[0], host)))
 
 
-def find_means(model, host):
+def find_repeated(model, host):
     """Return the terms of the loss that a window would count too often, as a text, or ""."""
     losses = [loss for loss in host.flatten(model.loss) if loss is not None]
     is_mixed = "sum" in find_reductions(losses) and any(are_means([loss]) for loss in losses)
@@ -51,7 +51,7 @@ def describe(model, optimizer, host, is_own, adds):
     is_own: True if the model's own code puts the loss together.
     adds: True if layers add losses.
     """
-    terms = [_BY_LAYERS if adds else "", find_means(model, host) if is_own else ""]
+    terms = [_BY_LAYERS if adds else "", find_repeated(model, host) if is_own else ""]
     terms = " and ".join(filter(None, terms))
     return terms and _ADDS.format(terms, make_remedy(model, optimizer, host))
 

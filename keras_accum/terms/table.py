@@ -89,10 +89,10 @@ class Loss(NamedTuple):
             return _by_samples(_COMPARES.format(*self._find(divisors, Divisor.COMPARES)))
         if self.own or not divisors or Divisor.UNKNOWN in divisors:
             return self._decide_unreadable(divisors)
-        if Divisor.NONE_SUM in divisors:
-            if {*divisors} == {Divisor.NONE_SUM} and not (self.adds or self.is_penalized):
+        if Divisor.NOTHING in divisors:
+            if {*divisors} == {Divisor.NOTHING} and not (self.adds or self.is_penalized):
                 return Decision(Way.AS_SUM)
-            name, _ = self._find(divisors, Divisor.NONE_SUM)
+            name, _ = self._find(divisors, Divisor.NOTHING)
             return _by_samples(_SUM_BESIDE.format(name, self.remedy))
         if len(divisors) == 1 and not self.adds:
             return Decision(Way.BY_DIVISOR)
@@ -113,7 +113,7 @@ class Loss(NamedTuple):
             what = f"the loss {unknown[0]!r}" if unknown else "the model's loss"
         for term, divisor in pairs:
             is_unknown = divisor is Divisor.UNKNOWN
-            if divisor is Divisor.NONE_SUM or term.depends_on_data:
+            if divisor is Divisor.NOTHING or term.depends_on_data:
                 varying.append((term.name, Divisor.UNMASKED if is_unknown else divisor))
             elif is_unknown and term.leaves_out:
                 varying.append((term.name, Divisor.VALUES))

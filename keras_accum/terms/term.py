@@ -17,7 +17,7 @@ class Divisor(enum.Enum):
     VALUES = "is a mean over values, of which samples may have unequal numbers"
     UNMASKED = "is divided by the number of elements that aren't masked or ignored"
     SAMPLE_WEIGHTS = "is divided by the sum of sample weights"
-    NONE_SUM = "is a sum"
+    NOTHING = "is a sum"
     COMPARES = "isn't a mean over samples: it compares samples with each other, or adds them up"
     UNKNOWN = "can't be read"
 
@@ -25,7 +25,7 @@ class Divisor(enum.Enum):
 def find_divisor(loss):
     """Return the Divisor of a loss that isn't called yet, as far as its config tells, or None."""
     if loss.reduction == "sum":
-        return Divisor.NONE_SUM
+        return Divisor.NOTHING
     if loss.reduction == BY_SAMPLE_WEIGHT:
         return Divisor.SAMPLE_WEIGHTS
     return None if loss.get_config().get("ignore_class") is None else Divisor.UNMASKED
@@ -74,7 +74,7 @@ class Term:
         is_per_sample = bool(self.shape) and self.shape[0] in (None, *rows)
         compares = not is_per_sample or getattr(function, "__name__", "") == "circle"
         if self.loss.reduction == "sum" or is_per_sample and self.loss.reduction in (None, "none"):
-            return Divisor.NONE_SUM  # a gradient of several values is that of their sum
+            return Divisor.NOTHING  # a gradient of several values is that of their sum
         if compares and is_of_keras(function):
             return Divisor.COMPARES
         if not is_per_sample or not are_means([self.loss]):

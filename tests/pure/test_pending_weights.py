@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy_keras import TRACES, SGDAccumulate, Unknown, Variable, tracing
 
-from keras_accum.engine.pending import Found
+from keras_accum.engine.pending import FitWeights
 from keras_accum.host import AccumulationWarning
 
 
@@ -21,7 +21,7 @@ def step(o, *, found=(), weight=None, traces=None):
     """A micro-batch for which `fit` found weights, and `weigh` said one."""
     pending = o._accumulation.pending
     if found:
-        pending.find(Found(list(TRACES) if traces is None else traces, found))
+        pending.keep_fit_weights(FitWeights(list(TRACES) if traces is None else traces, found))
     if weight is not None:
         o.weigh(weight)
     o.apply([np.float64(1.0)], o.variables)
@@ -48,7 +48,7 @@ def test_a_weight_is_taken_once(reduction):
 def test_the_number_of_samples_stands_in():
     """For each call of the optimizer in a step of `fit`, until another weight is found."""
     o = optimizer(accum_iters=None)
-    pending, samples = o._accumulation.pending, Found((), [6])
+    pending, samples = o._accumulation.pending, FitWeights((), [6])
     pending.note_samples(samples)
     assert not samples.is_taken
     step(o)
@@ -65,14 +65,14 @@ def test_the_number_of_samples_stands_in():
 def test_samples_are_of_their_trace():
     o = optimizer()
     with tracing():
-        o._accumulation.pending.note_samples(Found(list(TRACES), [6]))
+        o._accumulation.pending.note_samples(FitWeights(list(TRACES), [6]))
         step(o)
     assert weight_of(o) == 6
     step(o)
     assert weight_of(o) == 7
     with pytest.raises(ValueError, match="needs the weight of each micro-batch"):
         strict = optimizer(reduction="weighted")
-        strict._accumulation.pending.note_samples(Found((), [6]))
+        strict._accumulation.pending.note_samples(FitWeights((), [6]))
         step(strict)
 
 
@@ -134,10 +134,10 @@ def test_weights_of_some_micro_batches():
 def test_gradients_that_are_summed_already():
     o = optimizer()
     pending = o._accumulation.pending
-    pending.drop_found()
-    pending.find(Found((), [3]))
+    pending.drop_fit_weights()
+    pending.keep_fit_weights(FitWeights((), [3]))
     with says("can't weigh micro-batches whose gradients are already summed over replicas"):
-        pending.drop_found()
+        pending.drop_fit_weights()
     step(o)
     assert weight_of(o) == 1
 

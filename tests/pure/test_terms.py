@@ -25,7 +25,7 @@ def term(divisor, key=1, size=6, masked=False, leaves_out=False, name="it"):
 
 
 mean, values, masked = term("samples"), term("values", 3, 18), term("unmasked", ("a",), masked=True)
-sum_, unknown, compares = term("none_sum"), term("unknown"), term("compares")
+sum_, unknown, compares = term("nothing"), term("unknown"), term("compares")
 other = term("unmasked", ("b",), masked=True, name="other")
 BY, AS_SUM, SAMPLES = Way.BY_DIVISOR, Way.AS_SUM, Way.BY_SAMPLES
 SIX = {"rows": 6}
@@ -77,7 +77,7 @@ DECISIONS = [
     ([masked], {"own": OWN_STEP}, SAMPLES, "own `train_step` is divided.*optimizer.weigh", BOTH),
     ([mean, values], OWN_SIX, SAMPLES, None, None, [6, 18, 6], "mean over values"),
     ([mean, term("values", ("id",), None)], {"own": OWN_LOSS}, SAMPLES, "is a mean over", BOTH),
-    ([], {"own": OWN_LOSS, "kept": [("kept", Divisor.NONE_SUM)]}, SAMPLES, "'kept' is a sum", BOTH),
+    ([], {"own": OWN_LOSS, "kept": [("kept", Divisor.NOTHING)]}, SAMPLES, "'kept' is a sum", BOTH),
 ]
 
 
@@ -169,9 +169,9 @@ TERMS = {
     "samples": (array(6), {}, "SAMPLES", False, 1, 6),
     "several values": (array(6, 4), {}, "VALUES", False, 4, 24),
     "three dimensions": (array(6, 4, 5), {}, "VALUES", False, 20, 120),
-    "a sum": (array(6), {"reduction": "sum"}, "NONE_SUM", False, 1, 6),
-    "no reduction": (array(6), {"reduction": None}, "NONE_SUM", False, 1, 6),
-    "none": (array(6), {"reduction": "none"}, "NONE_SUM", False, 1, 6),
+    "a sum": (array(6), {"reduction": "sum"}, "NOTHING", False, 1, 6),
+    "no reduction": (array(6), {"reduction": None}, "NOTHING", False, 1, 6),
+    "none": (array(6), {"reduction": "none"}, "NOTHING", False, 1, 6),
     "none of a scalar": (array(), {"reduction": "none"}, "UNKNOWN", False, 1, 1),
     "another reduction": (array(6), {"reduction": "product"}, "UNKNOWN", False, 1, 6),
     "a scalar": (array(), {}, "UNKNOWN", False, 1, 1),
@@ -221,7 +221,7 @@ def test_a_loss_that_leaves_out_samples():
 
 
 def test_a_loss_that_is_not_called_yet():
-    assert find_divisor(loss("sum")) is Divisor.NONE_SUM
+    assert find_divisor(loss("sum")) is Divisor.NOTHING
     assert find_divisor(loss("mean_with_sample_weight")) is Divisor.SAMPLE_WEIGHTS
     assert find_divisor(loss(ignore_class=0)) is Divisor.UNMASKED
     assert find_divisor(loss()) is None
@@ -355,24 +355,24 @@ def optimizer(reduction="sum", accum_iters=4):
 
 def test_sums_beside_means():
     mixed, penalized = model_of(loss("sum"), "mse"), model_of(loss("sum"))
-    assert repeated.find_means(mixed, a_host()) == "losses that are means"
-    assert "kernel_regularizer" in repeated.find_means(penalized, a_host(has_penalties=True))
-    assert " and " in repeated.find_means(mixed, a_host(has_penalties=True))
+    assert repeated.find_repeated(mixed, a_host()) == "losses that are means"
+    assert "kernel_regularizer" in repeated.find_repeated(penalized, a_host(has_penalties=True))
+    assert " and " in repeated.find_repeated(mixed, a_host(has_penalties=True))
     for alone in (model_of("mse"), model_of(loss("sum"), None), model_of(loss("none"))):
-        assert repeated.find_means(alone, a_host()) == ""
+        assert repeated.find_repeated(alone, a_host()) == ""
 
 
 def test_which_sums_are_refused():
     mixed = model_of(loss("sum"), "mse")
     with pytest.raises(ValueError, match="would count losses that are means once per micro-batch"):
-        repeated.refuse_means(mixed, [optimizer("mean"), optimizer()], a_host())
+        repeated.refuse_repeated(mixed, [optimizer("mean"), optimizer()], a_host())
     for model, one in (
         (model_of("mse"), optimizer()),
         (model_of(loss("sum"), "mse", cls=OwnStep), optimizer()),
         (mixed, optimizer("mean")),
         (mixed, optimizer(accum_iters=1)),
     ):
-        repeated.refuse_means(model, [one], a_host())
+        repeated.refuse_repeated(model, [one], a_host())
 
 
 def test_the_line_to_write_instead():

@@ -262,7 +262,7 @@ class SGDAccumulate(Convertible, SGD):
             super().build(variables)
             self._accumulation.store.variables = self.variables
             self._accumulation.open_window()
-        self._accumulation.state.built()
+        self._accumulation.state.write_pending()
 
     def apply(self, gradients, variables):
         if not self.variables:

@@ -8,7 +8,7 @@
     moving_average.<i>                  with use_ema
     window_position, window_length, accum_iters
                                     ()  integers, only with accumulation, see `window`
-    window_weight                   ()  only with reduction="weighted"
+    window_weight                   ()  unless reduction is "mean" or "sum"
     accumulator.<i>                     the open window's gradient sum; float32 for half precision
     missing_gradients         (n + 1,)  integers, only if gradients of the n trainable variables
                                         have been missing in the open window, see `window`

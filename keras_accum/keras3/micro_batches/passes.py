@@ -105,7 +105,7 @@ class OnePass:
 
     def _is_weighted(self):
         """Return True if samples don't say what a slice's loss is divided by."""
-        terms = [term for term in self.terms if term.divisor is not Divisor.NONE_SUM]
+        terms = [term for term in self.terms if term.divisor is not Divisor.NOTHING]
         return any(term.depends_on_data for term in terms)
 
     def _find_share(self, count, rows):
@@ -122,7 +122,7 @@ class OnePass:
         term = self.terms[0]
         dtype = step.totals_dtype
         divisor = ops.cast(term.count(dtype) if is_divided else count, dtype)
-        divisor = ops.where(divisor == 0, step.host.least_weight, divisor)
+        divisor = step.reader.not_zero(divisor)
         if is_weighted:  # not the divisor itself: half precision would overflow sooner
             share = ops.cast(share, dtype) * divisor / ops.cast(ops.size(term.values), dtype)
         return share, ops.stop_gradient(divisor)
