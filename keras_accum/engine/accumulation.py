@@ -63,17 +63,17 @@ class WindowUpdate:
     def make(self, step):
         """Make the update. Its writes count where the switch is 1."""
         accumulation, variables = self._accumulation, self._variables
-        others = steps_for_absent(step, self._absent)
-        steps = [step] * len(variables) + list(others.values())
-        if others:
-            variables = [*variables, *(accumulation.store.variables[index] for index in others)]
+        step_of = steps_for_absent(step, self._absent)
+        steps = [step] * len(variables) + list(step_of.values())
+        if step_of:
+            variables = [*variables, *(accumulation.store.variables[index] for index in step_of)]
         if accumulation.window is None:
             totals = list(map(accumulation.values.dense, self._batch.gradients))
         else:
             totals = self._sums.totals(variables, self._batch)
         if variables:  # a partial window may cover only frozen variables
             average = functools.partial(self._average, totals, variables, steps)
-            switches = [each.switch for each in steps]
+            switches = [of_variable.switch for of_variable in steps]
             accumulation.update.run(step, average, variables, switches)
         if accumulation.window is not None:
             self._keep(step, totals, variables)
@@ -114,8 +114,8 @@ class UndoneIfItFails:
         self._of_sums = None if self._of_update is None else self._sums.mark()
         return self
 
-    def __exit__(self, kind, error, traceback):
-        if kind is None or self._of_update is None:
+    def __exit__(self, error_class, error, traceback):
+        if error is None or self._of_update is None:
             return
         update, sums = self._accumulation.update, self._sums
         is_made = bool(self._step.switch) and update.is_made(self._of_update)
@@ -196,8 +196,8 @@ class Accumulation:
             summed = self.replicas.reduce(gradients, variables)
             return self.unweighted(summed, variables, is_sum=weight is OF_SUM)
         batch = apply_weight(self, weight, gradients, variables)
-        given = batch.gradients, variables, batch.weight, self.window.weight
-        gradients, weight = self.replicas.reduce_weighted(*given)
+        weighted = batch.gradients, variables, batch.weight, self.window.weight
+        gradients, weight = self.replicas.reduce_weighted(*weighted)
         return replace(batch, gradients=gradients, weight=weight)
 
     def unweighted(self, gradients, variables, is_sum=False):

@@ -43,6 +43,7 @@ skip_file_on_keras2("callbacks that such trainings have")
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file"),
+    pytest.mark.filterwarnings("ignore:keras_accum. Layers keep values"),  # as the plans say
     pytest.mark.filterwarnings("ignore:(keras_accum. )?Gradients do not exist"),
     pytest.mark.filterwarnings("ignore:keras_accum. Using the saved accum_iters=."),
     pytest.mark.filterwarnings("ignore:keras_accum. No window of this training was whole"),
