@@ -95,6 +95,7 @@ REST = {
     "tf_keras": ALL,
     "tf_keras_new": SECOND_STYLE,
     "keras3_torch": ALL,
+    "tf_keras_2_15": REPRESENTATIVE,
 }
 # The arguments of each session of `weekly`.
 WEEKLY = {
@@ -416,5 +417,5 @@ def summary(session):
             session.log(f"    {line}")
         file.unlink()
     if session.posargs != ["rest"]:
-        session.log("Not run: other hosts, versions and rows; several processes, kills.")
+        session.log("Not run: other hosts, versions and rows; several processes, kills, notebooks.")
         session.log("To run these in about 14 minutes: .venv/bin/nox -r -s rest")

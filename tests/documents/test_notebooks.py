@@ -19,6 +19,9 @@ ON_TENSORFLOW = {"1_same_weights"}
 HERE = ON_TENSORFLOW if hosts.IS_TENSORFLOW else NOTEBOOKS.keys() - ON_TENSORFLOW
 
 
+# One on each backend represents the others, which run once a week.
+MARKS = {"1_same_weights": (), "8_the_whole_batch": ()}
+RUN = [pytest.param(name, marks=MARKS.get(name, pytest.mark.weekly)) for name in sorted(HERE)]
 
 
 @pytest.mark.once
@@ -48,8 +51,7 @@ def test_what_a_reader_finds(name):
 
 
 @pytest.mark.thorough
-@pytest.mark.weekly
-@pytest.mark.parametrize("name", sorted(HERE))
+@pytest.mark.parametrize("name", RUN)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_runs(name):
     """A notebook runs in its folder, without a warning of ours. A cell asserts its claims."""
