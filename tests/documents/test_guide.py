@@ -386,7 +386,6 @@ def test_a_loop_for_jax():
 @pytest.mark.skipif(not hosts.IS_KERAS3 or hosts.IS_TORCH, reason="the page has TensorFlow and JAX")
 def test_padded_sequences():
     """Micro-batches with 0 to 12 labels, against stock Adam on their labels together."""
-    block = "padded sequences, TensorFlow" if hosts.IS_TENSORFLOW else "padded sequences, JAX"
     random = np.random.default_rng(0)
     x = random.uniform(-1, 1, (35, 6, 3)).astype("float32")
     lengths = np.repeat([2, 0, 6, 1, 4, 3, 5], 5)
@@ -396,11 +395,26 @@ def test_padded_sequences():
         model = keras.Sequential([keras.Input((6, 3)), keras.layers.Dense(2, dtype="float32")])
         models.append(initialize(model))
     micro_batches = [(x[i : i + 5], y[i : i + 5]) for i in range(0, 35, 5)]
-    run(block, model=models[0], micro_batches=micro_batches)
+    if hosts.IS_TENSORFLOW:
+        run("padded sequences, TensorFlow", model=models[0], micro_batches=micro_batches)
+    else:
+        exec(start_with_labels(), {"model": models[0], "x": x, "y": y})
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=-100)
     models[1].compile(keras.optimizers.Adam(1e-3), loss)
     models[1].fit(x, y, batch_size=25, shuffle=False, verbose=0)
     assert_same(*models)
+
+
+def start_with_labels():
+    """Return start's loop for JAX with the page's loss and weight, in batches of 5."""
+    code = BLOCKS["your own loop, JAX"]
+    (weight,) = re.findall(r"`optimizer\.weigh\((.+)\)` into its step", TEXT)
+    (loss,) = re.findall(r"(?m)^def loss_of(?:.*\n)+?\n", code)
+    changes = {loss: BLOCKS["padded sequences, JAX"] + "\n", "weigh(len(x))": f"weigh({weight})"}
+    for old, new in {**changes, "len(x), 10": "len(x), 5", "i + 10": "i + 5"}.items():
+        assert old in code
+        code = code.replace(old, new)
+    return code
 
 
 @pytest.mark.skipif(hosts.IS_KERAS3 or hosts.IS_NEW_STYLE, reason="test_recipes.py runs it")
