@@ -22,6 +22,7 @@ BACKENDS = {"jax": "JAX", "torch": "PyTorch"}
 NETWORKS = "MLP, 54 M", "transformer, 23 M, 99 variables", "embedding, 26 M", "convolutions"
 COLUMNS = STOCK, BIG, OWN, DEFAULT, CONDITIONAL, WEIGHTED, IN_SLICES
 LABELS = {DEFAULT: "the default"}
+LABELS_IN_FIT = {DEFAULT: '`reduction="mean"`', WEIGHTED: "2.0's default"}
 AS_IT_COMES, FULL = "float32 as it comes", "full float32"
 SETTINGS = AS_IT_COMES, FULL, "mixed_bfloat16", "mixed_float16"
 OURS, CONTROL = "accumulated", "control"
@@ -43,8 +44,8 @@ def contenders_of(backend):
     return [name for name in COLUMNS if not (backend == "torch" and name == CONDITIONAL)]
 
 
-def labels(names):
-    return [LABELS.get(name, name) for name in names]
+def labels(names, of=LABELS):
+    return [of.get(name, name) for name in names]
 
 
 def fit_table(found, backend):
@@ -56,7 +57,7 @@ def fit_table(found, backend):
         for network in NETWORKS
         if times.get(network)
     }
-    return table(labels(names), rows, BACKENDS[backend])
+    return table(labels(names, LABELS_IN_FIT), rows, BACKENDS[backend])
 
 
 def alone_table(found):
@@ -99,7 +100,7 @@ def memory_table(found):
     memory = {b: peaks for b, peaks in found["memory"].items() if any(peaks.values())}
     names = [name for name in COLUMNS if any(peaks.get(name) for peaks in memory.values())]
     rows = {BACKENDS[b]: [peaks.get(name) for name in names] for b, peaks in memory.items()}
-    return table(labels(names), rows, "peak, MB")
+    return table(labels(names, LABELS_IN_FIT), rows, "peak, MB")
 
 
 def out_of_memory_table(found):

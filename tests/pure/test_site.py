@@ -1,12 +1,17 @@
 """The pages of the site, and the script that checks the built site. `nox -s docs` builds it."""
 
 import importlib.util
+import inspect
 import re
 from pathlib import Path
+from types import FunctionType
 
 import pytest
 
 import keras_accum
+from keras_accum.convert import Convertible
+from keras_accum.optimizer import Accumulating
+from keras_accum.saving import Saving
 
 PROJECT = Path(__file__).resolve().parents[2]
 DOCS = PROJECT / "docs"
@@ -33,6 +38,31 @@ def test_the_reference_has_every_public_name():
     pages = "".join(path.read_text("utf-8") for path in DOCS.glob("reference/*.md"))
     shown = [path.rpartition(".")[2] for path in re.findall(r"^::: (.+)$", pages, re.M)]
     assert sorted(shown) == sorted([*keras_accum.WHERE, "Accumulating", "Convertible"])
+
+
+def test_the_reference_has_every_method_with_its_signature():
+    page = (DOCS / "reference" / "shared.md").read_text("utf-8")
+    rows = re.findall(r"^\| `(\w+\(.*?\))` \|", page, re.M)
+    own = {
+        name
+        for cls in (Convertible, Accumulating, Saving)
+        for name, member in vars(cls).items()
+        if name[0] != "_" and isinstance(member, (FunctionType, classmethod))
+    }
+    assert sorted(rows) == sorted(name + arguments_of(name) for name in own - OF_KERAS)
+
+
+OF_KERAS = {
+    "from_config", "get_config", "load_own_variables", "save_own_variables", "set_weights",
+}  # fmt: skip
+
+
+def arguments_of(name):
+    """Return the arguments of a method as its user writes them."""
+    signature = inspect.signature(getattr(Convertible, name))
+    plain = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
+    plain = [p for p in plain if p.name != "self"]
+    return str(signature.replace(parameters=plain, return_annotation=signature.empty))
 
 
 # A page of the site https://a.org/project/.
