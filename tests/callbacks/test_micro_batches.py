@@ -440,6 +440,27 @@ def test_slices_differ_by_one_sample():
 IN_ONE_PASS = ["ignored class", "weighted mean"]
 
 
+@pytest.mark.filterwarnings("ignore:keras_accum. MicroBatches splits batches")
+@pytest.mark.once_by("torch", "jax")
+def test_a_window_with_a_sum_and_a_penalty():
+    """No weight is right for both, as without slices, and it is said."""
+
+    def build():
+        dense = keras.layers.Dense(2, kernel_regularizer="l2", name="dense")
+        return hosts.sequential((3,), [dense])
+
+    case, found = (build, (X, Y), {}, {"loss": mse("sum")}), []
+    for callbacks in ([], [MicroBatches(SIZE)]):
+        ours = hosts.ours("SGD", learning_rate=0.003, accum_iters=2)
+        with pytest.warns(hosts.accum.AccumulationWarning, match="is a sum beside terms"):
+            found.append(train(case, callbacks, ours)[1])
+    names = [name for name in found[0] if "weight" in name or "slot" in name]
+    assert_equal(*({name: values[name] for name in names} for values in found))
+    ours = hosts.ours("SGD", accum_iters=2, reduction="weighted")
+    with pytest.raises(ValueError, match="is a sum beside terms"):
+        train(case, [MicroBatches(SIZE)], ours)
+
+
 @pytest.mark.filterwarnings("ignore:Gradients do not exist")
 @each_of({**COUPLED, **DIVIDED, **READING})
 def test_the_way_is_chosen(name, capsys):

@@ -6,6 +6,7 @@ are interrupted.
 
 import contextlib
 import functools
+import warnings
 
 import hosts
 import numpy as np
@@ -191,6 +192,53 @@ def test_several_outputs_with_one_mask(case):
 
     x, y = sequences()
     assert_same_training(*both(case, build, (x, [y, 1 - y]), compile={"loss": ["mse", "mse"]}))
+
+
+def test_the_logs_of_outputs_with_different_divisors():
+    """Each is that of all samples; the whole is Keras's own mean, as the gradient is."""
+    if not hosts.IS_KERAS3:
+        pytest.skip("Keras 2 multiplies no loss of a class by zero")
+    x, y = np.random.default_rng(0).normal(size=(11, 3)), np.arange(11) % 3
+    ignored = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=0)
+    losses = {"one": ignored, "two": keras.losses.MeanSquaredError()}
+    found = []
+    for optimizer, size in (
+        *((hosts.ours("SGD", learning_rate=0.0, accum_iters=4), MICRO),),
+        *((hosts.stock("SGD", learning_rate=0.0), n) for n in (MICRO, 11)),
+    ):
+        inputs = keras.Input((3,))
+        outputs = [layers.Dense(3, name=name)(inputs) for name in ("one", "two")]
+        model = compiled(keras.Model(inputs, outputs), optimizer, losses)
+        training.initialize(model)
+        says = pytest.warns(hosts.accum.AccumulationWarning, match="divided by different numbers")
+        with says if not found else contextlib.nullcontext():
+            history = model.fit(x, [y, 2 * x + y[:, None]], size, shuffle=False, verbose=0).history
+        found.append({name: values[0] for name, values in history.items()})
+    ours, small, big = found
+    for name in ("one_loss", "two_loss"):
+        np.testing.assert_allclose(ours[name], big[name], rtol=1e-5)
+    assert abs(small["one_loss"] - big["one_loss"]) > 1e-3
+    np.testing.assert_allclose(ours["loss"], small["loss"], rtol=1e-5)
+
+
+@pytest.mark.skipif(hosts.IS_JAX, reason="its wrapper traces the update alone, and `fit` says so")
+def test_a_step_without_an_update_leaves_no_weight():
+    """The wrapper skips its infinite gradient, and the next micro-batch has its own weight."""
+    x, y = (array[:12].copy() for array in training.data())
+    x[:6] = np.inf
+    found = []
+    for optimizer, parts in (
+        (hosts.ours("SGD", accum_iters=2), [(0, 6), (6, 8), (8, 12)]),
+        (hosts.stock("SGD"), [(0, 6), (6, 12)]),
+    ):
+        model = training.dense_model()
+        compiled(model, hosts.loss_scaled(optimizer, 1.0), run_eagerly=True)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".*The loss scale fell")
+            data = ((x[start:stop], y[start:stop]) for start, stop in parts)
+            model.fit(data, steps_per_epoch=len(parts), verbose=0, shuffle=False)
+        found.append(weights(model))
+    assert_equal(*found)
 
 
 @on_adam
