@@ -76,7 +76,7 @@ REPRESENTATIVE = (
 # for both styles.
 SHARED = tuple(
     f"--ignore=callbacks/test_{name}.py"
-    for name in ("callback_order", "caveats", "updates")
+    for name in ("callback_order", "fit_warnings", "updates")
 )
 SECOND_STYLE = (
     *("-m", "not thorough or each_version", "--ignore=documents", "--ignore=package"),

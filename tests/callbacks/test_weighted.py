@@ -221,7 +221,7 @@ def test_the_logs_of_outputs_with_different_divisors():
     np.testing.assert_allclose(ours["loss"], small["loss"], rtol=1e-5)
 
 
-@pytest.mark.skipif(hosts.IS_JAX, reason="its wrapper traces the update alone, and `fit` says so")
+@pytest.mark.skipif(hosts.BACKEND == "jax", reason="its wrapper traces the update, and `fit` warns")
 def test_a_step_without_an_update_leaves_no_weight():
     """The wrapper skips its infinite gradient, and the next micro-batch has its own weight."""
     x, y = (array[:12].copy() for array in training.data())

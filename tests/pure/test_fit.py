@@ -1,7 +1,9 @@
 """`keras_accum.fit` on a Keras of NumPy arrays: weights, ends of windows, warnings, callbacks."""
 
+import contextlib
 import re
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,8 +19,9 @@ from numpy_fit import (
 )
 from numpy_keras import SGD, SGDAccumulate
 
-from keras_accum.fit import hooks
+from keras_accum.fit import callback, hooks
 from keras_accum.fit import warnings as table
+from keras_accum.fit.callback import is_several
 from keras_accum.fit.train_function import InTrainFunction, TrainFunction
 from keras_accum.host import AccumulationWarning
 
@@ -329,6 +332,12 @@ def test_a_layer_that_was_frozen_in_a_window(monkeypatch, said):
     assert "w: frozen since the train step was traced" in said.take()[0]
 
 
+class NotingCallback(callback.Callback, Callback):
+    """A callback of ours without anything of its own."""
+
+    host = HOST
+
+
 # -- callbacks together ----------------------------------------------------------------------------
 
 
@@ -366,6 +375,56 @@ def test_what_callbacks_are_for():
     with pytest.raises(TypeError, match="with parentheses"):
         ApplyPartialWindow.set_model(Model())
     assert str(ApplyPartialWindow()).startswith("ApplyPartialWindow, a callback: give it to `fit`")
+
+
+class OneOptimizer(NotingCallback):
+    """A callback that takes one accumulating optimizer."""
+
+
+class AnyNumber(NotingCallback):
+    _takes_several = True
+
+
+def test_one_optimizer_or_several():
+    """In the model's attributes, in a list, or in a wrapper."""
+
+    def several(*optimizers):
+        model = compiled(ours())
+        model.more = list(optimizers)
+        for optimizer in optimizers:
+            optimizer.build(model.trainable_variables)
+        return model
+
+    for model in (several(ours()), several(ours(), ours())):
+        with pytest.raises(TypeError, match="needs a model with one optimizer of keras_accum"):
+            model.fit(DATA, 4, callbacks=[OneOptimizer()])
+        model.fit(DATA, 4, callbacks=[AnyNumber()])
+    compiled(ours()).fit(DATA, 4, callbacks=[OneOptimizer()])
+    assert [is_several([ours()]), is_several((1,)), is_several({}), is_several(ours())] == [
+        1,
+        1,
+        1,
+        0,
+    ]
+    assert is_several(SimpleNamespace(optimizers=[]))
+
+
+def test_a_model_of_another_keras():
+    ours = ApplyPartialWindow()
+    for name, expected in (("Model", True), ("Functional", False)):
+        cls = type(name, (), {"__module__": "tf_keras.src.engine"})
+        raises = pytest.raises(TypeError, match="is for models of numpy_keras.*a model of tf_keras")
+        with raises if expected else contextlib.nullcontext():
+            ours.set_model(cls())
+    ours.set_model(Model())
+
+
+def test_what_is_said_outside_of_fit():
+    model, callback = compiled(ours()), ApplyPartialWindow()
+    model.fit(DATA, 4, callbacks=[callback], validates=True)  # which says nothing
+    for hook, method in (("on_test_begin", "evaluate"), ("on_predict_begin", "predict")):
+        with pytest.warns(AccumulationWarning, match=f"does nothing in `{method}`"):
+            getattr(callback, hook)()
 
 
 def test_a_training_without_ours_is_left_alone():
