@@ -22,8 +22,8 @@ from nbconvert import MarkdownExporter
 ROOT = Path(__file__).resolve().parents[2]
 _SETUP = (ROOT / "setup.py").read_text("utf-8")
 REPOSITORY = ast.literal_eval(re.search(r"^REPOSITORY = (.+)", _SETUP, re.M)[1])  # None at first
-_CALLBACKS = (ROOT / "keras_accum" / "callbacks" / "library.py").read_text("utf-8")
-SET_UP = re.search(r'^SET_UP = """\\\n(.+?)"""', _CALLBACKS, re.M | re.S)[1]
+_DESCRIPTION = (ROOT / "keras_accum" / "host" / "description.py").read_text("utf-8")
+SET_UP = re.search(r'^SET_UP = """\\\n(.+?)"""', _DESCRIPTION, re.M | re.S)[1]
 OWNER, NAME = REPOSITORY.split("/")[-2:] if REPOSITORY else (None, "keras_accum")
 
 NOTEBOOKS = {
@@ -168,7 +168,7 @@ class Docstrings(griffe.Extension):
             if "{import_keras}" in text or "{set_up}" in text:
                 text = text.replace("{set_up}", SET_UP)
                 names = {"import_keras": "import keras", "shape": "keras.ops.shape"}
-                text = text.format(library="keras3", **names)
+                text = text.format(module="keras3", **names)
             example = re.compile(r"^(>>> (?:.+\n?)+)", re.M)
             obj.docstring.value = example.sub(r"```pycon\n\1\n```\n", text)
 
