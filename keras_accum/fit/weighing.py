@@ -98,14 +98,12 @@ class Weighing:
         """Change the model within this scope, an ExitStack."""
         self._tap.reset()
         scope.callback(self._end)
-        self.begin_step()
         scope.enter_context(attribute(self._model, "compute_loss", self.compute_loss))
         if self._weighed:
             self._logs.install(scope)
 
     def begin_step(self):
         """Drop the weights of a step that has made no update, such as one whose loss was NaN."""
-        self._weights.pop(self._replicas.index(), None)
         for engine in self._weighed:
             engine.pending.forget_fit_weights()
 

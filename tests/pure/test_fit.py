@@ -147,6 +147,64 @@ def test_code_that_puts_a_sum_together(said):
     assert "is a sum" in text and "MicroBatchWeights(weight)" in text
 
 
+class OwnTappedStep(OwnStep):
+    """Calls the compiled losses, and no `compute_loss`."""
+
+    def train_step(self, data):
+        x, y, _ = data
+        loss = self.compiled_loss(y, x @ self.w.array, None)
+        super().train_step(data)
+        return {"loss": loss}
+
+
+def test_a_step_that_calls_a_compiled_sum(said):
+    """It counts by samples, and the sum isn't divided by them: `fit` names `weigh`."""
+    model = compiled(ours(), "sum", OwnTappedStep)
+    model.fit(DATA, 4, epochs=2)
+    (text,) = said.take()
+    assert "the loss in the model's own `train_step`" in text and "optimizer.weigh(n)" in text
+
+
+@pytest.mark.parametrize("is_built", [True, False])
+def test_the_log_of_each_loss_has_its_own_divisor(is_built, said):
+    """The whole counts by samples, as its gradient does."""
+    losses, data = ["mean", "mean_with_sample_weight"], (X, Y, WEIGHTS)
+    model, (expected,) = compiled(ours(learning_rate=0.0), losses), big(losses, data=data)[1]
+    if is_built:
+        model.compiled_loss.build()
+    (logs,) = model.fit(data, 4)
+    for name in ("0_loss", "1_loss"):
+        assert logs[name] == pytest.approx(expected[name], rel=1e-12)
+    small = compiled(SGD(0.0), losses)
+    assert logs["loss"] == pytest.approx(small.fit(data, 4)[0]["loss"], rel=1e-12)
+    (text,) = said.take()
+    assert "divided by different numbers" in text
+
+
+def test_what_traces_have_shown_holds_for_a_model_until_it_is_compiled():
+    callback = MicroBatchWeights(lambda x, y, y_pred, w: float(len(x)))
+    first, second = compiled(ours()), compiled(ours())
+    first.fit(DATA, 4, callbacks=[callback])
+    weighing = callback._weighing
+    first.fit(DATA, 4, callbacks=[callback])
+    assert callback._weighing is weighing
+    second.fit(DATA, 4, callbacks=[callback])
+    assert callback._weighing is not weighing
+    assert_equals_big(second)
+    weighing = callback._weighing
+    second.compile(second.optimizer, "mean")
+    second.fit(DATA, 4, callbacks=[callback])
+    assert callback._weighing is not weighing
+
+
+@pytest.mark.parametrize("model", [HalfLoss, OwnStepOnce])
+def test_own_code_that_may_add_up_penalties(model, said, monkeypatch):
+    monkeypatch.setattr(type(HOST), "has_penalties", lambda *_: True)
+    compiled(ours(reduction="sum"), "sum", model).fit(DATA, 4)
+    texts = [text for text in said.take() if "no update" not in text]
+    assert len(texts) == 1 and "reduction='sum' counts penalties on weights" in texts[0]
+
+
 def test_a_weight_of_your_own():
     """It weighs the logs, too, and nothing else is asked."""
     model = compiled(ours(), "mean", HalfLoss)

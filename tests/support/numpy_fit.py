@@ -101,15 +101,26 @@ class Mean:
 
 
 class CompiledLoss:
-    """Keras's container of a model's losses."""
-
-    built = True
+    """Keras's container of a model's losses, with a metric for each of several."""
 
     def __init__(self, losses):
         self._losses, self._user_loss_weights = list(losses), None
+        self.built, self.metrics = False, []
 
     def build(self):
-        pass
+        names = range(len(self._losses)) if len(self._losses) > 1 else ()
+        self.built, self.metrics = True, [Mean(f"{name}_loss") for name in names]
+
+    def __call__(self, y, y_pred, sample_weight):
+        if not self.built:
+            self.build()
+        total, metrics = 0.0, self.metrics or [None]
+        for loss, metric in zip(self._losses, metrics):
+            value = loss(y, y_pred, sample_weight)
+            total += value
+            if metric is not None:
+                metric.update_state(value, sample_weight=len(y))
+        return total
 
 
 class Layer:
@@ -128,7 +139,10 @@ class Model(Layer):
         self.w, self.layers, self.built = Variable(np.zeros((3, 2)), "w"), list(layers), True
         self.weights = self.trainable_variables = [self.w]
         self.tracker = Mean()
-        self.metrics = [self.tracker]
+
+    @property
+    def metrics(self):
+        return [self.tracker, *self.compiled_loss.metrics]
 
     def compile(self, optimizer, loss="mean"):
         """`loss` is a reduction, a loss or a list of losses."""
@@ -143,7 +157,7 @@ class Model(Layer):
         return [self, *self.layers]
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None):
-        return sum(loss(y, y_pred, sample_weight) for loss in self.compiled_loss._losses)
+        return self.compiled_loss(y, y_pred, sample_weight)
 
     def compute_gradients(self, x, y, y_pred, sample_weight=None):
         derivatives = [loss.derivative(y, y_pred, sample_weight) for loss in self.loss]
@@ -155,7 +169,7 @@ class Model(Layer):
         loss = self.compute_loss(x, y, y_pred, sample_weight)
         self.tracker.update_state(loss, sample_weight=len(x))
         self.optimizer.apply(self.compute_gradients(x, y, y_pred, sample_weight), [self.w])
-        return {"loss": self.tracker.result()}
+        return {metric.name: metric.result() for metric in self.metrics}
 
     def make_train_function(self, force=False):
         if self.train_function is None or force:
@@ -173,7 +187,8 @@ class Model(Layer):
         callbacks.on_train_begin()
         for epoch in range(epochs):
             callbacks.on_epoch_begin(epoch)
-            self.tracker.reset_state()
+            for metric in self.metrics:
+                metric.reset_state()
             for batch, arrays in enumerate(batches):
                 callbacks.on_train_batch_begin(batch)
                 logs = self.train_function(arrays)
@@ -229,7 +244,7 @@ class NumPyHost(Host):
         return model.compiled_loss, "_losses", replace
 
     def loss_metrics(self, model):
-        return [model.tracker]
+        return model.metrics
 
     def make_sum_loss(self, dtype):
         return Loss("sum")

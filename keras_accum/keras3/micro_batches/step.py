@@ -103,6 +103,7 @@ class StepInSlices(Halving):
         """Scope in which `compute_loss` weighs the batch for optimizers that accumulate."""
         with contextlib.ExitStack() as scope:
             if self.weighing is not None:
+                self.weighing.begin_step()
                 self.weighing.install(scope)
             yield
 
