@@ -24,6 +24,8 @@ from keras_accum.fit import warnings as table
 from keras_accum.fit.callback import is_several
 from keras_accum.fit.train_function import InTrainFunction, TrainFunction
 from keras_accum.host import AccumulationWarning
+from keras_accum.terms.reader import LossReader
+from keras_accum.terms.term import Divisor
 
 RANDOM = np.random.default_rng(0)
 X, Y = RANDOM.normal(size=(10, 3)), RANDOM.normal(size=(10, 2))
@@ -322,6 +324,59 @@ def test_only_optimizers_with_windows_are_told(said):
     model.other.build([])
     model.fit(DATA, 4)
     assert len([text for text in said.take() if "can't weigh" in text]) == 1
+
+
+# -- reading a loss --------------------------------------------------------------------------------
+
+
+def reader(model, optimizer=None):
+    return LossReader(HOST, model, optimizer, "float64")
+
+
+class Unsized:
+    """Rows whose number a graph doesn't know."""
+
+    shape = (None, 3)
+
+
+def test_the_number_of_samples(monkeypatch):
+    read = reader(compiled(ours()))
+    assert (read.count_samples(X), read.count_samples(None)) == (10, None)
+    assert read.count_samples(X[:0]) == HOST.least_weight > 0
+    for number, expected in ((7, 7), (0, HOST.least_weight)):
+        monkeypatch.setattr(HOST.ops, "shape", lambda rows, number=number: (number, 3))
+        counted = read.count_samples(Unsized())
+        assert (counted, counted.dtype) == (expected, "float64")
+    assert read.find_rows(None, [3.0, (X, Y)]) is X and read.find_rows(None, 3.0) is None
+
+
+def test_a_divisor_is_not_zero():
+    read, term = reader(compiled(ours())), SimpleNamespace()
+    for number in (4, np.float64(4), 0, np.float64(0), -2):
+        term.count = lambda dtype, number=number: number if dtype == "float64" else None
+        assert read.read_divisor(term) == (number or HOST.least_weight)
+
+
+@pytest.mark.parametrize("reduction", ["sum", "mean"])
+def test_a_loss_described_by_its_terms(reduction, monkeypatch):
+    """With what the model keeps for its own code, if no term shows it."""
+    monkeypatch.setattr(type(HOST), "has_penalties", lambda *_: True)
+    model = compiled(ours(), reduction, HalfLoss)
+    model.kept, model.other = SquaredError("sum", "kept"), SquaredError("mean", "other")
+    term = SimpleNamespace(loss=model.loss[0])
+    read, is_sum = reader(model, model.optimizer), reduction == "sum"
+    loss = read.describe([term], 4)
+    assert (loss.terms, loss.rows, loss.adds, loss.kept) == ([term], 4, False, [])
+    assert (loss.is_penalized, "loss_weights=[3.0]" in loss.remedy) == (is_sum, is_sum)
+    assert loss.own == read.own_loss != "" and not read.has_own_step
+    assert read.describe([], None).kept == [("kept", Divisor.NOTHING)]
+    assert reader(model).describe([term], 4).remedy == ""
+    monkeypatch.setattr(type(HOST), "added_losses", lambda *_: 1)
+    assert read.describe([term], 4).adds
+    stock = compiled(ours())
+    stock.kept = SquaredError("sum", "kept")
+    assert reader(stock).describe([], None).kept == [] and reader(stock).own_loss == ""
+    assert reader(compiled(ours(), model=OwnStep)).has_own_step
 
 
 # -- the end of windows ----------------------------------------------------------------------------
