@@ -14,7 +14,10 @@ ROWS = {
     f"{OURS}, over Keras's own accumulation": (OURS, OWN),
     "`MicroBatches`, over Keras's own accumulation": (IN_SLICES, OWN),
     "a window, over one step of the big batch": (OURS, BIG),
-    '`gate="conditional"`, over the default gate': (CONDITIONAL, DEFAULT),
+    '`gate="conditional"`, over the default gate, both with `reduction="mean"`': (
+        CONDITIONAL,
+        DEFAULT,
+    ),
     'with weights, over `reduction="mean"`': (WEIGHTED, DEFAULT),
 }
 

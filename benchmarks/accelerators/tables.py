@@ -84,7 +84,8 @@ def reductions_table(found):
         rows[labels.get(name, name)] = [*cells, split[name]["bytes"]]
     moved = [f"bytes, {case}" for case in (DATA_PARALLEL, MODEL_PARALLEL)]
     columns = [*WHERE.values(), "TensorFlow on CPUs", *moved]
-    return table(columns, rows, f"{found['collectives']['k']} micro-batches per update")
+    head = f"reductions in an update of {found['collectives']['k']} micro-batches"
+    return table(columns, rows, head)
 
 
 def versions(found, platform):

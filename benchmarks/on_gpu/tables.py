@@ -22,7 +22,7 @@ BACKENDS = {"jax": "JAX", "torch": "PyTorch"}
 NETWORKS = "MLP, 54 M", "transformer, 23 M, 99 variables", "embedding, 26 M", "convolutions"
 COLUMNS = STOCK, BIG, OWN, DEFAULT, CONDITIONAL, WEIGHTED, IN_SLICES
 LABELS = {DEFAULT: "the default"}
-LABELS_IN_FIT = {DEFAULT: '`reduction="mean"`', WEIGHTED: "2.0's default"}
+LABELS_IN_FIT = {DEFAULT: '`reduction="mean"`', WEIGHTED: "with weights"}
 AS_IT_COMES, FULL = "float32 as it comes", "full float32"
 SETTINGS = AS_IT_COMES, FULL, "mixed_bfloat16", "mixed_float16"
 OURS, CONTROL = "accumulated", "control"

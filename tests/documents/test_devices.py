@@ -36,7 +36,6 @@ ROWS = {
     ),
     "DistributedDataParallel, no_sync": ("torch", 2, snippet.UPDATES),
     "DistributedDataParallel": ("torch", 2, snippet.UPDATES * 8),
-    "DistributedDataParallel, weights": ("torch", 2, snippet.UPDATES * 8),
     "Horovod": ("keras2", 2, -1) if HAS_HOROVOD else ("keras2", 1, 1),  # once in the graph
 }  # fmt: skip
 # What the page says of several processes: `ModelParallel` in place of `DataParallel`.
@@ -59,7 +58,7 @@ def programs(name, processes, path):
     command = [hosts.SUPPORT / "snippet.py", path / "script.py", path / "end"]
     port, *_ = two_free_ports()
     shared = {"PROCESSES": str(processes), "ADDRESS": f"localhost:{port}"}
-    if name.endswith("weights"):
+    if name == "DistributedDataParallel":  # which weighs shares of different sizes
         shared["UNEVEN"] = "1"
     if name.startswith("start"):
         shared["DEVICES"] = name.split()[1]

@@ -1,6 +1,7 @@
 """The code in the pages for users runs unchanged, and makes the updates that it should."""
 
 import re
+import textwrap
 from pathlib import Path
 
 import hosts
@@ -54,7 +55,7 @@ def row(block, updates, position, only_on=True):
         row("your own loop, PyTorch", 2, 0, hosts.IS_TORCH),
         row("mixed precision", 2, 0, hosts.IS_KERAS3),
         row("resume", 8, 0, hosts.IS_KERAS3),
-        row("the big batch in one train step", 2, None, hosts.IS_KERAS3),
+        row("a contrastive loss", 2, None, hosts.IS_KERAS3),
         row("by itself", 2, 0, not hosts.IS_KERAS2),
         row("a weight of your own", 2, 0, hosts.IS_KERAS3),
         row("moving averages", 2, 0, hosts.IS_KERAS3),
@@ -115,7 +116,8 @@ LOSSES = {
 }
 
 
-@pytest.mark.skipif(not hosts.IS_KERAS3, reason="for Keras 3")
+@keras2_has_no("weights")
+@pytest.mark.skipif(PLAIN_TF, reason="the page has tf_keras")
 def test_the_weight_by_a_mask():
     """In start's loops with a loss object, against stock Adam at the big batch."""
     random = np.random.default_rng(0)
@@ -128,10 +130,14 @@ def test_the_weight_by_a_mask():
         last = keras.layers.Dense(3, dtype="float32")
         inputs = keras.Input((6,), dtype="int32")
         models.append(initialize(keras.Sequential([inputs, embedding, last])))
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, dtype="float32")
+    more = {"dtype": "float32"} if hosts.IS_KERAS3 else {}
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, **more)
     name = {"tensorflow": "TensorFlow", "jax": "JAX", "torch": "PyTorch"}[hosts.BACKEND]
     code = BLOCKS[f"your own loop, {name}"]
     (weight,) = re.findall("weight = (.+)", BLOCKS["the weight by a mask"])
+    if not hosts.IS_KERAS3:
+        (weight,) = re.findall(r"On tf_keras, write `(tf\.reduce_sum.+?)`;", TEXT)
+        code = code.replace("from keras_accum ", "from keras_accum.tf_keras ")
     if hosts.IS_TORCH:
         weight = weight.replace("(x,", "(x_micro,")
     # Adam would divide by the gradients of rows that Keras's sparse update leaves out.
@@ -146,13 +152,24 @@ def test_the_weight_by_a_mask():
     assert_same(*models)
 
 
-@pytest.mark.skipif(not hosts.IS_KERAS3 or not hosts.IS_TENSORFLOW, reason="for TensorFlow")
+def gan_on_torch():
+    """Return the page's GAN with its train step for PyTorch."""
+    step = textwrap.indent(BLOCKS["the step of a GAN, PyTorch"], "    ")
+    code = BLOCKS["a GAN"].replace("import tensorflow as tf", "import torch")
+    code, count = re.subn(r"(?s)    def train_step.*?\n(?=\ngan = )", lambda _: step, code)
+    assert count == 1 and "tf." not in code
+    return code
+
+
+@pytest.mark.skipif(not hosts.IS_KERAS3 or hosts.BACKEND == "jax", reason="the page has no step")
 def test_a_gan():
     """Both optimizers weigh a short batch, and end with the epoch, as in the big batch."""
     random = np.random.default_rng(0)
     shapes = {"noise": (67, 3), "real": (67, 2)}
-    names = {name: random.uniform(0, 1, shape) for name, shape in shapes.items()}
-    ours = BLOCKS["a GAN"].replace("batch_size=10", "batch_size=10, shuffle=False")
+    dtype = "float32" if hosts.IS_TORCH else hosts.FLOATX
+    names = {name: random.uniform(0, 1, shape).astype(dtype) for name, shape in shapes.items()}
+    ours = gan_on_torch() if hosts.IS_TORCH else BLOCKS["a GAN"]
+    ours = ours.replace("batch_size=10", "batch_size=10, shuffle=False")
     stock = ours.replace("batch_size=10", "batch_size=50")
     stock = stock.replace("AdamAccumulate(1e-3, accum_iters=5)", "keras.optimizers.Adam(1e-3)")
     gans = []
@@ -271,13 +288,11 @@ def test_a_training_in_slices_continues(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     x, y = X[:57].astype("float32"), Y[:57].astype("float32")
     code = BLOCKS["save inside an epoch"]
-    lines = re.search(r"`(first, batch = .+)` and `(done = .+?)`", TEXT).groups()
-    code = re.sub(r"(?m)^first, done(.*\n)+?    first, done.*$", "\n".join(lines), code)
+    code = re.sub(r"(?m)^first, done(.*\n)+?    first, done.*\n", BLOCKS["count batches"], code)
     ours, stock = "AdamAccumulate(1e-3, accum_iters=5)", "keras.optimizers.Adam(1e-3)"
     for old, new in ((ours, stock), ('.keras", 4, 10', '.keras", 2, 10')):
         assert code.count(old) == 1
         code = code.replace(old, new)
-    code = f"import math\n{code}"
     ends = []
     for stop in (None, 1, 5, 6, 11):
         model = initialize(dense_model(dtype="float32"))
@@ -359,6 +374,36 @@ def test_the_updates_of_a_training():
 
 
 @pytest.mark.skipif(not hosts.IS_KERAS3, reason="for Keras 3")
+def test_a_contrastive_loss():
+    """In slices, it is the loss of the whole batch."""
+    models = [initialize(dense_model(dtype="float32")) for _ in range(2)]
+    code = BLOCKS["a contrastive loss"].replace("batch_size=50", "batch_size=50, shuffle=False")
+    # Adam would amplify rounding: the bias of the text has a gradient of zero in theory.
+    code = code.replace("Adam(1e-3)", "SGD(0.1)")
+    names = {"x": X.astype("float32"), "y": Y.astype("float32"), "__name__": "page"}
+    for model, callbacks in zip(models, ("[MicroBatches(10)]", "[]")):
+        exec(code.replace("[MicroBatches(10)]", callbacks), {**names, "model": model})
+    assert_same(*models)
+
+
+@pytest.mark.skipif(not hosts.IS_KERAS3, reason="for Keras 3")
+def test_what_a_model_holds_after_moving_averages():
+    """The average, in the model and in the optimizer; a callback before the swap has the raw."""
+    model, kept = initialize(dense_model()), []
+    raw = keras.callbacks.LambdaCallback(
+        on_epoch_end=lambda epoch, logs: kept.append(model.get_weights())
+    )
+    code = BLOCKS["moving averages"].replace("[swap]", "[raw, swap]")
+    dtype = "float32" if hosts.IS_TORCH else hosts.FLOATX
+    names = {"model": model, "x": X.astype(dtype), "y": Y.astype(dtype), "raw": raw}
+    exec(code, names)
+    averages = [hosts.array(v) for v in model.optimizer._model_variables_moving_average]
+    for weight, average, of_raw in zip(model.get_weights(), averages, kept[-1]):
+        np.testing.assert_array_equal(weight, average)
+        assert np.abs(weight - of_raw).max() > 0
+
+
+@pytest.mark.skipif(not hosts.IS_KERAS3, reason="for Keras 3")
 def test_a_fair_comparison(capsys):
     run("a fair comparison", make_model=dense_model, x=X, y=Y)
     assert 0 <= float(capsys.readouterr().out.split()[-1]) < 1e-6  # 0 by chance on JAX
@@ -381,6 +426,41 @@ def test_a_loop_for_jax():
     models[1].compile(hosts.stock("Adam", learning_rate=1e-3), "mse")
     models[1].fit(x, y, batch_size=50, epochs=2, shuffle=False, verbose=0)
     assert_same(*models)
+
+
+@keras2_has_no("mixed precision")
+@pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="the page has TensorFlow")
+def test_mixed_precision_in_a_loop():
+    """A window with a short micro-batch makes the big batch's update, as far as float16 tells."""
+    x, y = X[:47].astype("float32"), Y[:47].astype("float32")
+    code = BLOCKS["mixed precision in a loop, Keras 3"]
+    if not hosts.IS_KERAS3:
+        own = BLOCKS["mixed precision in a loop, tf_keras"]
+        code = re.sub(r"(?s)optimizer = .*?\n(?=\nfor )", lambda _: own, code)
+        code = code.replace("import keras\n", hosts.IMPORT_KERAS + "\n")
+        code = code.replace("from keras_accum ", "from keras_accum.tf_keras ")
+    hosts.set_floatx("float32")
+    set_policy = (keras.config if hosts.IS_KERAS3 else keras.mixed_precision).__dict__
+    set_policy = set_policy.get("set_dtype_policy") or set_policy["set_global_policy"]
+    set_policy("mixed_float16")
+    try:
+        model = initialize(dense_model())
+    finally:
+        set_policy("float32")
+    plain = initialize(dense_model(dtype="float32"))
+    start = plain.get_weights()
+    micro_batches = [(x[i : i + 10], y[i : i + 10]) for i in range(0, 47, 10)]
+    names = {"model": model, "micro_batches": micro_batches, "__name__": "page"}
+    try:
+        exec(code.replace("AdamAccumulate(1e-3", "SGDAccumulate(0.5").replace("Adam", "SGD"), names)
+    finally:
+        hosts.set_floatx(hosts.FLOATX)
+    assert names["inner"].completed_updates == 1
+    plain.compile(hosts.stock("SGD", learning_rate=0.5), "mse")
+    plain.fit(x, y, batch_size=47, verbose=0)
+    for found, expected, before in zip(model.get_weights(), plain.get_weights(), start):
+        moved = np.abs(expected - before).max()
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-2 * moved)
 
 
 @pytest.mark.skipif(not hosts.IS_KERAS3 or hosts.IS_TORCH, reason="the page has TensorFlow and JAX")
