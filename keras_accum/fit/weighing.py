@@ -52,15 +52,6 @@ class CurrentLoss:
 
     terms, weight, weight_of_logs = (), None, None
 
-    def __init__(self):
-        self._divisors = {}
-
-    def divide(self, term, read_divisor):
-        """Return what a term is divided by, read once."""
-        if id(term) not in self._divisors:
-            self._divisors[id(term)] = read_divisor(term)
-        return self._divisors[id(term)]
-
 
 class Weighing:
     """Calls a model's `compute_loss`, and gives the divisor in its loss to the optimizers.
@@ -104,6 +95,8 @@ class Weighing:
 
     def begin_step(self):
         """Drop the weights of a step that has made no update, such as one whose loss was NaN."""
+        if self._values.is_traced():  # where weights belong to their trace
+            return
         for engine in self._weighed:
             engine.pending.forget_fit_weights()
 
@@ -177,7 +170,7 @@ class Weighing:
         elif decision.way is Way.AS_SUM:
             return OF_SUM
         elif decision.way is Way.BY_DIVISOR:
-            weight = current.divide(current.terms[0], self._reader.read_divisor)
+            weight = self._reader.read_divisor(current.terms[0])
         else:
             weight = self._reader.count_samples(rows)
         current.weight = None if weight is None else self._values.without_gradient(weight)
@@ -194,7 +187,7 @@ class Weighing:
             is_divided = self._reader.describe(current.terms, None).decide().way is Way.BY_DIVISOR
         else:
             is_divided = term.is_mean
-        return current.divide(term, self._reader.read_divisor) if is_divided else None
+        return self._reader.read_divisor(term) if is_divided else None
 
     def give(self, weight):
         """Let the next call of each optimizer take the weight."""

@@ -63,8 +63,10 @@ class LossReader:
         return self.not_zero(ops.cast(ops.shape(rows)[0], self._dtype) if known is None else known)
 
     def read_divisor(self, term):
-        """Return what a term is divided by."""
-        return self.not_zero(term.count(self._dtype))
+        """Return what a term is divided by, computed once."""
+        if term.counted is None:
+            term.counted = self.not_zero(term.count(self._dtype))
+        return term.counted
 
     def not_zero(self, divisor):
         """Return a divisor, the least weight in place of 0."""

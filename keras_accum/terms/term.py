@@ -48,7 +48,10 @@ class Term:
     shape: the shape of `values`; empty if unknown.
     targets: the first array of the loss's targets.
     masks: the masks on the output and on `values`; each may be None.
+    counted: its divisor, None until somebody asks for it.
     """
+
+    counted = None
 
     def __init__(self, host, loss, values, y_true, y_pred, sample_weight):
         self._host, self.loss, self.values = host, loss, values
