@@ -17,7 +17,7 @@ class NamedVariables:
 
     @property
     def is_built(self):
-        """True if slots and accumulators exist."""
+        """True if the optimizer has its variables."""
         return bool(self.store.variables)
 
     @property
