@@ -46,7 +46,7 @@ class EndsWindows(Callback):
         self._is_in_epoch = False
 
     def end_windows(self):
-        if self._is_in_epoch:
+        if self._trains and self._is_in_epoch:
             for optimizer in list_accumulating(self.model):
                 if self._ends(optimizer):
                     self._end(optimizer)

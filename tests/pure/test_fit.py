@@ -439,6 +439,21 @@ def test_evaluation_ends_no_window():
     assert model.optimizer.window_position == 3
 
 
+def test_evaluation_after_a_training_that_failed_ends_no_window():
+    """With the same callback: the epoch of the training was never ended."""
+
+    class Stop(Callback):
+        def on_train_batch_end(self, *arguments):
+            raise KeyboardInterrupt
+
+    model, ends = compiled(ours(4, reduction="mean")), ApplyPartialWindow()
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(DATA, 4, callbacks=[ends, Stop()])
+    with pytest.warns(AccumulationWarning, match="does nothing in `evaluate`"):
+        CallbackList([ends], model).on_test_begin()
+    assert (model.optimizer.completed_updates, model.optimizer.window_position) == (0, 1)
+
+
 def test_a_layer_that_was_frozen_in_a_window(monkeypatch, said):
     model = compiled(ours(2))
     monkeypatch.setattr(type(HOST), "is_traced", True)
