@@ -1030,7 +1030,7 @@ class Small(layers.Layer):
 
 
 @thorough
-@quick_first("loss", ["sample", "batch"])
+@pytest.mark.parametrize("loss", ["sample", pytest.param("batch", marks=pytest.mark.weekly)])
 def test_auto_finds_a_size(loss, capsys):
     """Slices of 7, of 4, and then of 2; the second slice of 4 fails when one is in the sums."""
 

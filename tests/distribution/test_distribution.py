@@ -202,6 +202,7 @@ def test_parameter_server(tmp_path):
         assert_equal(dict(actual), training.big_batch(ADAM).weights)
 
 
+@pytest.mark.weekly  # test_two_processes has the same promise
 @thorough
 @pytest.mark.skipif(not hosts.IS_KERAS3, reason="x_squared.py needs Keras 3")
 @tensorflow_only

@@ -104,6 +104,7 @@ def test_tables_of_a_gpu_are_those_of_the_newest_file():
         assert [part for part in parts if part not in read(page)] == []
 
 
+@pytest.mark.weekly
 @thorough
 @once
 def test_the_benchmark_of_a_gpu_runs_without_one(tmp_path):

@@ -19,8 +19,8 @@ ON_TENSORFLOW = {"1_same_weights"}
 HERE = ON_TENSORFLOW if hosts.IS_TENSORFLOW else NOTEBOOKS.keys() - ON_TENSORFLOW
 
 
-# One on each backend represents the others, which run once a week.
-MARKS = {"1_same_weights": (), "8_the_whole_batch": ()}
+# One represents the others, which run once a week.
+MARKS = {"8_the_whole_batch": ()}
 RUN = [pytest.param(name, marks=MARKS.get(name, pytest.mark.weekly)) for name in sorted(HERE)]
 
 
