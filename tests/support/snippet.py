@@ -93,6 +93,16 @@ def main(script, result, rank):
 
     reductions = getattr(names.get("Counting", names.get("hvd")), "reductions", -1)
     np.savez(f"{result}-{rank}.npz", **weights(names["model"]), reductions=reductions)
+    if "torch" in sys.modules and processes > 1:
+        end_processes()
+
+
+def end_processes():
+    """Wait for each other. Otherwise a thread of gloo may end a process with an error."""
+    distributed = importlib.import_module("torch.distributed")
+    if distributed.is_initialized():
+        distributed.barrier()
+        distributed.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -98,3 +98,6 @@ def train(loss, dtype, batch_size, lacks, ours, slices):
 for name, arguments in json.loads(trainings).items():
     found = loop(**arguments) if "seed" in arguments else train(**arguments)
     np.savez(f"{result}-{rank}-{name}.npz", **found)
+# Otherwise a thread of gloo may end the process with an error.
+torch.distributed.barrier()
+torch.distributed.destroy_process_group()
