@@ -53,28 +53,18 @@ def compare_row(name):
     return compare(model, data, size, callbacks=callbacks())
 
 
-# The kinds run everywhere. On JAX, where compiling is slow, the last ones are left to the others.
+# The kinds run everywhere, and what is rounded otherwise on TensorFlow there, too. The others run
+# where nothing is compiled: on PyTorch and on tf_keras.
 KINDS = ["plain", "batch normalization", "short", "dropout", "small elements"]
 KINDS += [] if hosts.BACKEND == "jax" else ["a small head with a mask"]
-NOT_ON_JAX = (
-    *("two inputs", "sample weights", "a schedule of lengths", "short, the mean", "a sum of sums"),
-    *("bfloat16", "embedding", "slices of a window", "an added sum", "noise", "our callbacks"),
-    *("a light head", "two heads", "float16 convolutions", "draws and drops", "no targets"),
-    *(
-        "parts without labels",
-        "small residuals",
-        "short, added losses alone",
-        "a sum beside a penalty",
-    ),
-    *("large LSTM", "recurrent, one by one", "ten layers, one by one", "long sums"),
-)
-not_on_jax = pytest.mark.once_by("tensorflow", "torch")
+ON_TENSORFLOW = "embedding", "bfloat16", "float16 convolutions", "large LSTM", "long sums"
 
 
 def mark(name):
-    if name in NOT_ON_JAX:
-        return thorough, not_on_jax
-    return () if name in KINDS else thorough
+    if name in KINDS:
+        return ()
+    backends = ("tensorflow", "torch") if name in ON_TENSORFLOW else ("torch",)
+    return thorough, pytest.mark.once_by(*backends)
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=mark(name)) for name in ROWS])
