@@ -78,12 +78,13 @@ class EndsWindowsFirst(EndsWindows):
         self._ends_all, self.ended = ends_all, []
 
     def _ends(self, optimizer):
+        if self._ends_all:
+            return True
         accumulation = optimizer._accumulation
-        by_itself = accumulation.options.ends_with_epoch and accumulation.counts().length < ENDLESS
-        return self._ends_all or by_itself
+        return accumulation.options.ends_with_epoch and accumulation.counts().length < ENDLESS
 
     def _end(self, optimizer):
-        counts = optimizer._accumulation.counts()
-        if counts.position and not self._ends_all:
+        counts = None if self._ends_all else optimizer._accumulation.counts()
+        if counts is not None and counts.position:
             self.ended.append(EndedWindow(optimizer, counts.position, counts.length))
         super()._end(optimizer)

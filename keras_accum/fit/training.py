@@ -38,8 +38,8 @@ def look_at_trainings(host):
             on_train_begin(self, logs)
             added = _find_weighing(weighing_class, self, optimizers, host)
             ends_all = any(map(_ends_windows, self.callbacks))
-            end = any(o._accumulation.options.ends_with_epoch for o in optimizers)
-            if ends_all or end and host.waits_for_steps(model):
+            ends_any = any(o._accumulation.options.ends_with_epoch for o in optimizers)
+            if ends_all or ends_any and host.waits_for_steps(model):
                 added.append(ending_class(ends_all))
             for callback in added:  # Keras doesn't know these callbacks
                 callback.set_model(model)

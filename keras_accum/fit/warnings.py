@@ -361,26 +361,22 @@ def _find_no_whole_window(training, optimizer):
     return None
 
 
-def _row(when, *row, **more):
-    return Row((when,), *row, **more)
-
-
 _find_normalizing, _find_normalizing_modules, _find_keeping = (
     functools.partial(_find_moved, is_of_kind)
     for is_of_kind in (_normalizes, _normalizes_in_modules, _keeps)
 )
 ROWS = [
     Row((When.AT_BEGIN, When.AFTER_EPOCH), _ON_WRAPPER, _in_wrapper, _find_attribute),
-    _row(When.AT_BEGIN, _STOCK, _ours, _find_default_length),
-    _row(When.AT_BEGIN, _ANOTHER_COMPILE, _ours, _find_other_losses, is_once=False),
-    _row(When.AT_BEGIN, _WITHOUT_WEIGHTS, _ours, _find_unweighed_window),
-    _row(When.AFTER_BATCH, _NO_SLICES, _compiled, _find_large_slices),
-    _row(When.AFTER_BATCH, _BOTH, _compiled, _find_slices_in_windows),
-    _row(When.AFTER_BATCH, _METRICS, _compiled, _find_metrics_of_slices),
-    _row(When.AFTER_BATCH, _NORMALIZES, _splitting, _find_normalizing),
-    _row(When.AFTER_BATCH, _NORMALIZES_IN_MODULES, _splitting, _find_normalizing_modules),
-    _row(When.AFTER_BATCH, _KEEPS, _splitting, _find_keeping),
-    _row(When.AFTER_EPOCH, _SCALE, _ours, _find_fallen_scale),
-    _row(When.AT_END, _NO_UPDATE, _ours, _find_no_update, is_once=False),
-    _row(When.AT_END, _NO_WHOLE_WINDOW, _ours, _find_no_whole_window),
+    Row((When.AT_BEGIN,), _STOCK, _ours, _find_default_length),
+    Row((When.AT_BEGIN,), _ANOTHER_COMPILE, _ours, _find_other_losses, is_once=False),
+    Row((When.AT_BEGIN,), _WITHOUT_WEIGHTS, _ours, _find_unweighed_window),
+    Row((When.AFTER_BATCH,), _NO_SLICES, _compiled, _find_large_slices),
+    Row((When.AFTER_BATCH,), _BOTH, _compiled, _find_slices_in_windows),
+    Row((When.AFTER_BATCH,), _METRICS, _compiled, _find_metrics_of_slices),
+    Row((When.AFTER_BATCH,), _NORMALIZES, _splitting, _find_normalizing),
+    Row((When.AFTER_BATCH,), _NORMALIZES_IN_MODULES, _splitting, _find_normalizing_modules),
+    Row((When.AFTER_BATCH,), _KEEPS, _splitting, _find_keeping),
+    Row((When.AFTER_EPOCH,), _SCALE, _ours, _find_fallen_scale),
+    Row((When.AT_END,), _NO_UPDATE, _ours, _find_no_update, is_once=False),
+    Row((When.AT_END,), _NO_WHOLE_WINDOW, _ours, _find_no_whole_window),
 ]

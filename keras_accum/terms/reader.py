@@ -9,16 +9,13 @@ from keras_accum.terms.term import find_divisor, read_shape
 class LossReader:
     """Reads what a model's loss is divided by, from the calls that a Tap has seen.
 
+    optimizer: the first accumulating one, whose length is in messages; None without any.
+    dtype: that of numbers that Python doesn't know.
     own_loss: the model's own code that puts the loss together, in words, or "".
     has_own_step: True if the model has its own `train_step`.
     """
 
     def __init__(self, host, model, optimizer, dtype):
-        """Arguments:
-
-        optimizer: the first accumulating one, whose length is in messages; None without any.
-        dtype: that of numbers that Python doesn't know.
-        """
         self._host, self._model, self._optimizer, self._dtype = host, model, optimizer, dtype
         own = find_own_methods(model, host.keras.Model, "compute_loss", "train_step")
         self.own_loss = table.OWN_LOSS if "compute_loss" in own else ""

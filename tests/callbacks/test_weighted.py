@@ -196,8 +196,6 @@ def test_several_outputs_with_one_mask(case):
 
 def test_the_logs_of_outputs_with_different_divisors():
     """Each is that of all samples; the whole is Keras's own mean, as the gradient is."""
-    if not hosts.IS_KERAS3:
-        pytest.skip("Keras 2 multiplies no loss of a class by zero")
     x, y = np.random.default_rng(0).normal(size=(11, 3)), np.arange(11) % 3
     ignored = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=0)
     losses = {"one": ignored, "two": keras.losses.MeanSquaredError()}

@@ -32,7 +32,8 @@ class Recovery:
         self._model, self._batch, self._state = model, -1, None
         self._copy = self._copied_at = None  # functions that return arrays, and their batch
         self._waits = False  # for the program that runs
-        self._error_around = sys.exc_info()[1]  # `fit` may be called in an `except` block
+        # `fit` may be called in an `except` block. The error itself would keep its frames.
+        self._error_around = id(sys.exc_info()[1])
 
     def before(self, state):
         """Begin a batch with this state."""
@@ -76,8 +77,6 @@ class Recovery:
             self._restore()
             self._model._jax_state = None  # as Keras does at the end
         self._state = self._copy = None
-        if error is None:
-            self._error_around = None
         if lost:
             self._raise(error or lost)
 
@@ -85,7 +84,7 @@ class Recovery:
         """Do as Keras's `jax_state_sync`, which is also called when an error ends a training."""
         type(self._model).jax_state_sync(self._model)
         error = sys.exc_info()[1]
-        if error is not None and error is not self._error_around:
+        if error is not None and id(error) != self._error_around:
             self.end(error)
 
     def _copy_state(self):

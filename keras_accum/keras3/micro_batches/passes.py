@@ -120,10 +120,11 @@ class OnePass:
             raise NotInSlices(_OF_PROCESSES)
         if is_weighted and not is_divided:
             raise NotInSlices(_OTHERS)
-        term = self.terms[0]
-        dtype = step.totals_dtype
-        divisor = ops.cast(term.count(dtype) if is_divided else count, dtype)
-        divisor = step.reader.not_zero(divisor)
+        term, dtype, reader = self.terms[0], step.totals_dtype, step.reader
+        if is_divided:
+            divisor = ops.cast(reader.read_divisor(term), dtype)
+        else:
+            divisor = reader.not_zero(ops.cast(count, dtype))
         if is_weighted:  # not the divisor itself: half precision would overflow sooner
             share = ops.cast(share, dtype) * divisor / ops.cast(ops.size(term.values), dtype)
         return share, ops.stop_gradient(divisor)
