@@ -199,6 +199,13 @@ class Weighing:
         for engine in self._weighed:
             engine.pending.keep_fit_weights(weights)
 
+    def withdraw(self):
+        """Return the last weight that no optimizer has taken, and let none take it; or None."""
+        weights = self._weights.pop(self._replicas.index(), None)
+        for engine in self._weighed:
+            engine.pending.forget_fit_weights()
+        return None if weights is None or weights.is_taken else weights.values[-1]
+
 
 def _take_batch(x=None, y=None, y_pred=None, sample_weight=None, *others, **keywords):
     return x, y, y_pred, sample_weight

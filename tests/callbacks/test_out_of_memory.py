@@ -217,13 +217,13 @@ def test_frozen_weights():
 
 @on_jax
 def test_copies_and_waits(monkeypatch):
-    """Only the first batch of a training and the first of a shape are copied and waited for."""
+    """Only the first batch of each shape in a training."""
     import jax
 
-    from keras_accum.keras3.micro_batches import jax_recovery
+    from keras_accum.keras3.micro_batches import jax as of_jax
 
-    found, copy, wait = [], jax_recovery._copy_to_host, jax.block_until_ready
-    monkeypatch.setattr(jax_recovery, "_copy_to_host", lambda a: log("copy") or copy(a))
+    found, copy, wait = [], of_jax._copy_to_host, jax.block_until_ready
+    monkeypatch.setattr(of_jax, "_copy_to_host", lambda a: log("copy") or copy(a))
     monkeypatch.setattr(jax, "block_until_ready", lambda a: log("wait") or wait(a))
     model, callback = compile_with(build(), ours()), MicroBatches("auto")
 
@@ -239,8 +239,7 @@ def test_copies_and_waits(monkeypatch):
         model.fit(X, Y, BATCH, **settings)
         found[-1].discard("wait")  # for the end of a training
     both, none = {"copy", "wait"}, set()
-    assert found == [both, none, both, none, none, none, both, none, none, none, none, none]
-    assert callback._step.recovery._copy is None
+    assert found == 2 * [both, none, both, none, none, none]
 
 
 @on_jax
@@ -333,38 +332,15 @@ class Reads(keras.callbacks.Callback):
 
 @on_jax
 @pytest.mark.skipif(sys.platform != "linux", reason="about a limit that Linux keeps")
-@quick_first("sizes, callbacks", [([8] * 3, [Reads()]), ([8] * 3, []), ([8, 8, 4], [])])
+@quick_first("sizes, callbacks", [([8, 8, 4], []), ([8] * 3, []), ([8] * 3, [Reads()])])
 def test_a_size_that_had_fitted(sizes, callbacks):
-    """JAX reports the error in a callback, at the end or with the next program."""
+    """Something else takes memory: the weights are lost, and the error says what to load."""
     model = compile_with(build(greedy=Large), ours())
     fit_batches(model, [8], [MicroBatches("auto")])
-    before, names = values(model), set(vars(model))
-    metrics = set(map(id, model.metrics_variables))  # a training resets them
-    for i, variable in enumerate(model.variables):
-        if id(variable) in metrics:
-            del before[f"{i} {variable.name}"]
-    with Limit() as limit, pytest.raises(RuntimeError, match="are now as before batch 0") as raised:
+    says = "RESOURCE_EXHAUSTED" if callbacks else "load your last checkpoint"
+    with Limit() as limit, pytest.raises(RuntimeError, match=says) as raised:
         fit_batches(model, sizes, [MicroBatches("auto"), limit, *callbacks])
     assert is_out_of_memory(raised.value)
-    after = {key: value for key, value in values(model).items() if key in before}
-    assert_equal(after, before, rtol=0, atol=0)
-    assert set(vars(model)) == names
-    fit_batches(model, [8], [MicroBatches("auto")])
-
-
-@on_jax
-def test_a_training_in_an_except_block():
-    """Python has an error there in each epoch, which hasn't ended the training."""
-    model, watches = compile_with(build(), stock()), []
-    look = keras.callbacks.LambdaCallback(
-        on_epoch_end=lambda epoch, logs: watches.append("jax_state_sync" in vars(model))
-    )
-    try:
-        raise KeyError
-    except KeyError:
-        model.fit(X[:8], Y[:8], 8, 2, 0, [MicroBatches("auto"), look])
-    assert watches == [True, True]
-    assert "jax_state_sync" not in vars(model)
 
 
 @on_jax

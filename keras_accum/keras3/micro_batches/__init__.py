@@ -2,9 +2,7 @@
 
 `step` is the train step in slices, and `passes` has its two ways to gradients. `losses` scales the
 losses of slices, `outputs` joins their outputs, and `halving` finds a size that fits. `jax`,
-`tensorflow` and `torch` loop over slices. For JAX, `convolutions` makes its loop fast, and
-`jax_recovery` gives a model its state back if a step fails.
-`private_members` lists Keras's private members.
+`tensorflow` and `torch` loop over slices. `private_members` lists Keras's private members.
 """
 
 from __future__ import annotations
@@ -129,6 +127,10 @@ class MicroBatches(InTrainFunction):
     def loss(self) -> str:
         """The argument; "batch" once "auto" has found that slices aren't enough."""
         return self._loss if self._step is None else self._step.loss
+
+    @property
+    def compiles_itself(self):
+        return self._step.compiles_itself
 
     @property
     def in_slices(self):

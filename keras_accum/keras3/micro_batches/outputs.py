@@ -14,10 +14,9 @@ _NO_SAMPLES = (
 
 
 class Outputs:
-    """A model's outputs with their masks, and the losses that its layers add.
+    """The structure of a model's outputs, with their masks and the losses that its layers add.
 
-    arrays: the joined outputs, in the order of `keras.tree.flatten`.
-    penalties: the sum over slices of each loss added by layers.
+    count: the number of outputs, in the order of `keras.tree.flatten`.
     """
 
     def flatten(self, y_pred, penalties, count):
@@ -30,18 +29,18 @@ class Outputs:
         masks = list(map(get_mask, arrays))
         self._structure = keras.tree.map_structure(lambda _: None, y_pred)
         self._masked = [i for i, mask in enumerate(masks) if mask is not None]
-        self._count = len(arrays)
+        self.count = len(arrays)
         return [*arrays, *(masks[i] for i in self._masked), *(loss[None] for loss in penalties)]
 
-    def join(self, arrays):
-        """Take the joined arrays."""
-        first, last = self._count, self._count + len(self._masked)
-        self.arrays, self._masks = arrays[:first], arrays[first:last]
-        self.penalties = list(map(ops.sum, arrays[last:]))
+    def split(self, joined):
+        """Return the outputs and the sums of penalties, then the masks, of joined arrays."""
+        last = self.count + len(self._masked)
+        penalties = map(ops.sum, joined[last:])
+        return [*joined[: self.count], *penalties], joined[self.count : last]
 
-    def pack(self, arrays):
-        """Return outputs with masks, and penalties, from values of `arrays` and `penalties`."""
-        for i, mask in zip(self._masked, self._masks):
+    def pack(self, arrays, masks):
+        """Return outputs with masks, and penalties, from values of `split`."""
+        for i, mask in zip(self._masked, masks):
             set_mask(arrays[i], mask)
-        y_pred = keras.tree.pack_sequence_as(self._structure, arrays[: self._count])
-        return y_pred, arrays[self._count :]
+        y_pred = keras.tree.pack_sequence_as(self._structure, arrays[: self.count])
+        return y_pred, arrays[self.count :]

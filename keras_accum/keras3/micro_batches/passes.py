@@ -49,32 +49,37 @@ class OnePass:
     step: the StepInSlices.
     terms: the Terms of the loss in the last slice.
     decision: what to do with them, for optimizers that accumulate and for masks.
+    is_weighted: True if samples don't say what a slice's loss is divided by.
     counts_samples: True to let each slice count by its samples, whatever its loss is divided by.
     """
 
-    terms, decision, counts_samples = (), None, False
+    terms, decision, is_weighted, counts_samples = (), None, False, False
 
     def __init__(self, step):
         self.step = step
 
     def add_up(self, data, rows):
-        """Return the gradients of a batch, or raise NotInSlices."""
+        """Return the sums for `finish`, or raise NotInSlices."""
         step = self.step
         if has_own_loss(step.model) and not self.counts_samples:
             raise NotInSlices(_OWN_LOSS)
+        return step.sum_slices(self.add, data, rows)
 
-        def compute(data, count):
-            with scaling_losses(self, count, rows):
-                return self.differentiate(data, count, rows)
+    def add(self, carry, data, count, rows):
+        """Add a slice's share in the gradients of a batch."""
+        with scaling_losses(self, count, rows):
+            gradients, totals = self.differentiate(data, count, rows)
+        return self.step.add(carry, gradients, totals)
 
-        sums, totals = step.add_up(compute, data, rows)
-        if self._is_weighted():
+    def finish(self, sums, totals, rows):
+        """Return the gradients of a batch."""
+        step = self.step
+        if self.is_weighted:
             share, loss = totals[0], totals[1]  # a tensor of TensorFlow can't be unpacked
             step.track_loss(loss / share, rows)
             sums = [g if g is None else step.times(g, 1 / share) for g in sums]
         if step.weighing is not None:
             step.weighing.give(self._find_divisor(totals, rows))
-        self.terms = ()  # they have the tensors of a trace
         return sums
 
     def differentiate(self, data, count, rows=None):
@@ -95,7 +100,7 @@ class OnePass:
             return step.optimizer.scale_loss(scaled), (loss, y_pred, share, divisor)
 
         gradients, _, (loss, y_pred, share, divisor) = step.compute_gradients(objective)
-        if not self._is_weighted():
+        if not self.is_weighted:
             step.track_loss(loss, count)
         step.track_metrics(y, y_pred, sample_weight)
         if divisor is None:
@@ -103,14 +108,12 @@ class OnePass:
         share, loss, divisor = (ops.cast(v, step.totals_dtype) for v in (share, loss, divisor))
         return gradients, ops.stack([share, share * loss, divisor])
 
-    def _is_weighted(self):
-        """Return True if samples don't say what a slice's loss is divided by."""
-        terms = [term for term in self.terms if term.divisor is not Divisor.NOTHING]
-        return any(term.depends_on_data for term in terms)
-
     def _find_share(self, count, rows):
         """Return a slice's share in the batch's loss, and its divisor if that is needed."""
-        step, is_weighted, share = self.step, self._is_weighted(), count / rows
+        step, share = self.step, count / rows
+        divided = [term for term in self.terms if term.divisor is not Divisor.NOTHING]
+        is_weighted = self.is_weighted = any(term.depends_on_data for term in divided)
+        self.decision = None
         if not self.terms or not (is_weighted or step.weighing is not None):
             return share, None
         samples = count if isinstance(count, int) else None  # a graph may not know it
@@ -131,7 +134,7 @@ class OnePass:
 
     def _find_divisor(self, totals, rows):
         """Return what the batch's loss is divided by, for optimizers that accumulate."""
-        if not self.terms:
+        if self.decision is None:
             return rows
         self.step.weighing.check(self.decision)
         return OF_SUM if self.decision.way is Way.AS_SUM else totals[2]
@@ -145,11 +148,13 @@ class TwoPasses:
     """Computes the loss of the whole batch, from the outputs of a pass without gradients.
 
     step: the StepInSlices.
+    outputs: the structure of the model's outputs.
     agrees: True once both passes had the same outputs in this training.
+    is_sum: True if the batch's loss is divided by nothing, in a window.
     """
 
     def __init__(self, step):
-        self.step, self.agrees = step, False
+        self.step, self.outputs, self.agrees, self.is_sum = step, Outputs(), False, False
 
     def check(self):
         """Raise NotTwice if the model can't take two passes."""
@@ -161,60 +166,68 @@ class TwoPasses:
                 raise NotTwice(_NORMALIZES.format(layer.name))
 
     def add_up(self, data, rows):
-        """Return the gradients of a batch by the chain rule, or raise NotTwice."""
+        """Return the sums for `finish`, by the chain rule, or raise NotTwice."""
         step = self.step
         before = step.take_snapshot()
-        outputs = self._join_outputs(data, rows)
+        _, arrays = step.scan(self.forward, (), data, rows)
         step.restore(before)  # so that the second pass draws the same numbers
-        of_loss, by_outputs, by_penalties = self._differentiate_loss(data, rows, outputs)
-        expected = outputs.arrays if step.runs_eagerly() and not self.agrees else []
-        del outputs  # to save memory
-
-        def compute(data, count):
-            return self._differentiate_outputs(*data, by_penalties, count / rows), None
-
-        sums, _ = step.add_up(compute, (data, by_outputs, expected), rows)
+        compares = step.runs_eagerly() and not self.agrees
+        expected = arrays[: self.outputs.count] if compares else []
+        of_loss, by_outputs, by_penalties, weight = step.run(
+            self.differentiate_loss, (), arrays, data, rows=rows
+        )
+        del arrays  # to save memory
+        slices = data, by_outputs, expected
+        sums, _ = step.sum_slices(self.add, slices, rows, by_penalties)
         self.agrees = True
-        return list(map(step.plus, sums, of_loss))
+        return sums, of_loss, weight
 
-    def _join_outputs(self, data, rows):
-        """Run the model on all slices. Return its outputs and the sums of penalties."""
-        step, outputs = self.step, Outputs()
+    def forward(self, _, data, count, rows):
+        """Return a slice's outputs, masks and penalties."""
+        with watching_layers(self.step, count):
+            y_pred = self.step.call(unpack_x_y_sample_weight(data)[0])
+        return (), self.outputs.flatten(y_pred, self._list_penalties(count / rows), count)
 
-        def forward(_, data, count):
-            with watching_layers(step, count):
-                y_pred = step.call(unpack_x_y_sample_weight(data)[0])
-            return (), outputs.flatten(y_pred, self._list_penalties(count / rows), count)
+    def add(self, carry, data, by_penalties, count, rows):
+        """Add the gradients of a slice."""
+        gradients = self._differentiate_outputs(*data, by_penalties, count / rows)
+        return self.step.add(carry, gradients)
 
-        outputs.join(step.scan(forward, (), data, rows)[1])
-        return outputs
+    def finish(self, sums, of_loss, weight, rows):
+        """Return the gradients of a batch."""
+        if self.step.weighing is not None:
+            self.step.weighing.give(OF_SUM if self.is_sum else weight)
+        return list(map(self.step.plus, sums, of_loss))
 
     def _list_penalties(self, share):
         """Return a slice's shares in the losses added by layers."""
         floatx, losses = keras.backend.floatx(), self.step.model.losses
         return [ops.convert_to_tensor(share, floatx) * ops.sum(ops.cast(e, floatx)) for e in losses]
 
-    def _differentiate_loss(self, data, rows, outputs):
+    def differentiate_loss(self, _, arrays, data, rows):
         """Return the loss's gradients by weights, outputs and penalties; update the metrics.
 
-        The loss may read weights, such as a temperature. It may also leave out penalties.
+        Also return what the batch counts in a window, None without one and for a sum. The loss may
+        read weights, such as a temperature. It may also leave out penalties.
         """
         step, model = self.step, self.step.model
         x, y, sample_weight = unpack_x_y_sample_weight(data)
+        arrays, masks = self.outputs.split(arrays)
 
         def objective(arrays):
-            y_pred, penalties = outputs.pack(arrays)
+            y_pred, penalties = self.outputs.pack(arrays, masks)
             overridden = attribute(model, "_losses_override", penalties)
             with step.weighed(), overridden, attribute(model, "call", _refuse_call):
                 loss = model._compute_loss(x, y, y_pred, sample_weight, training=True)
             return step.optimizer.scale_loss(loss), (loss, y_pred)
 
-        arrays = [*outputs.arrays, *outputs.penalties]
         of_loss, by_arrays, (loss, y_pred) = step.compute_gradients(objective, arrays)
         step.track_loss(loss, rows)
         step.track_metrics(y, y_pred, sample_weight)
-        count = len(outputs.arrays)
-        return of_loss, by_arrays[:count], by_arrays[count:]
+        weight = None if step.weighing is None else step.weighing.withdraw()
+        self.is_sum = weight is OF_SUM
+        count = self.outputs.count
+        return of_loss, by_arrays[:count], by_arrays[count:], None if self.is_sum else weight
 
     def _differentiate_outputs(self, data, by_outputs, expected, by_penalties, share):
         """Return a slice's gradients, from those by its outputs and by all slices' penalties."""

@@ -36,6 +36,7 @@ class StepInSlices(Halving):
     Backends define `compute_gradients(objective, arrays)`, with gradients by weights, gradients by
     arrays and the auxiliary result of `objective`, and `outside`, a scope outside the trace and
     gradients.
+    compiles_itself: True if the step is called from Python, with its phases compiled.
     is_first: True until a training's first batch.
     in_slices: True if any step has used slices.
     runs_eagerly: returns True if Python sees the values in a step.
@@ -43,6 +44,8 @@ class StepInSlices(Halving):
     of_slices: names of metrics that layers update with values of a slice, such as its mean.
     is_settled: True once one pass was enough for a batch in this training.
     """
+
+    compiles_itself = False
 
     @property
     def totals_dtype(self):
@@ -108,7 +111,7 @@ class StepInSlices(Halving):
             yield
 
     def end(self):
-        """End a training."""
+        """End a training, or raise an error if a step failed that had returned already."""
 
     def build(self, data):
         """Create variables if Keras hasn't done so."""
@@ -132,14 +135,6 @@ class StepInSlices(Halving):
 
     def apply(self, gradients):
         self.optimizer.apply(gradients, self.model.trainable_weights)
-
-    def scan(self, function, carry, data, rows):
-        """Call `carry, arrays = function(carry, slice, count)` on each slice; join the arrays."""
-        arrays_of_slices = []
-        for data_slice, count in self.slices(data, rows):
-            carry, arrays = function(carry, data_slice, count)
-            arrays_of_slices.append(arrays)
-        return carry, list(map(ops.concatenate, zip(*arrays_of_slices)))
 
     def slices(self, data, rows):
         """Yield slices that differ by at most one sample: a single one may be too few."""
@@ -171,15 +166,24 @@ class StepInSlices(Halving):
 
     def gradients(self, data, rows):
         """Return a batch's gradients, updating all variables but the weights."""
+        return self.finish(self.add_up(data, rows), rows)
+
+    def add_up(self, data, rows):
+        """Return the sums over a batch's slices, for `finish`."""
         self.in_slices = True
         if self.weighing is not None:
             self.weighing.begin_step()
         add_up = self.two_passes.add_up if self.loss == "batch" else self._choose
-        pairs = zip(add_up(data, rows), self.model.trainable_weights)
+        return add_up(data, rows)
+
+    def finish(self, sums, rows):
+        """Return a batch's gradients, and give what they count to optimizers that accumulate."""
+        passes = self.two_passes if self.loss == "batch" else self.one_pass
+        pairs = zip(passes.finish(*sums, rows), self.model.trainable_weights)
         return [g if g is None else ops.cast(g, weight.dtype) for g, weight in pairs]
 
     def _choose(self, data, rows):
-        """Return a batch's gradients in one pass. With "auto", take two from now on if it must."""
+        """Return the sums of one pass. With "auto", take two from now on if it must."""
         before = self.take_snapshot() if self.runs_eagerly() and not self.is_settled else None
         one_pass, two_passes = self.one_pass, self.two_passes
         try:
@@ -188,7 +192,7 @@ class StepInSlices(Halving):
         except NotInSlices as error:
             if self.loss != "auto" or one_pass.counts_samples:
                 raise
-            reason, one_pass.terms = error, ()
+            reason = error
         self.put_back(before)
         try:
             two_passes.check()
@@ -211,26 +215,42 @@ class StepInSlices(Halving):
         if before is not None:
             self.restore(before)
 
-    def add_up(self, compute, data, rows):
-        """Return the sums of what `compute` returns for slices: gradients, and totals if any.
+    def run(self, phase, given, *arrays, **known):
+        """Return `phase(given, *arrays, **known)`, which may overwrite `given`.
 
-        A sum is None for a variable without a gradient.
+        JAX compiles the phase where `known` is known.
         """
+        return phase(given, *arrays, **known)
+
+    def scan(self, phase, carry, data, rows, *shared):
+        """Run `carry, arrays = phase(carry, slice, *shared, count=..., rows=...)` on each slice.
+
+        Return the last carry and the joined arrays.
+        """
+        arrays_of_slices = []
+        for data_slice, count in self.slices(data, rows):
+            carry, arrays = self.run(phase, carry, data_slice, *shared, count=count, rows=rows)
+            arrays_of_slices.append(arrays)
+        return carry, list(map(ops.concatenate, zip(*arrays_of_slices)))
+
+    def begin_sums(self, _):
+        """Return zeros for the sums of gradients and for their totals."""
         weights = self.model.trainable_weights
-        missing = set(range(len(weights)))
-
-        def add(carry, data, count):
-            (sums, totals), (gradients, more) = carry, compute(data, count)
-            to_add, to_join = self.split(gradients)
-            missing.intersection_update(i for i, g in enumerate(to_add) if g is None)
-            return (list(map(self.plus, sums, to_add)), self.plus(totals, more)), to_join
-
         types = [sum_dtype(keras.backend.standardize_dtype(w.dtype)) for w in weights]
         zeros = [ops.zeros(w.shape, dtype) for w, dtype in zip(weights, types)]
-        carry = zeros, ops.zeros(3, self.totals_dtype)
-        (sums, totals), joined = self.scan(add, carry, data, rows)
-        sums = self.join([None if i in missing else s for i, s in enumerate(sums)], joined)
-        return sums, totals
+        return zeros, ops.zeros(3, self.totals_dtype)
+
+    def sum_slices(self, phase, data, rows, *shared):
+        """Return the sums of gradients and of totals that `phase` adds with `add`."""
+        carry = self.run(self.begin_sums, ())
+        (sums, totals), joined = self.scan(phase, carry, data, rows, *shared)
+        return self.join(sums, joined), totals
+
+    def add(self, carry, gradients, more=None):
+        """Return the sums with a slice's gradients and totals added, and arrays to join."""
+        sums, totals = carry
+        to_add, to_join = self.split(gradients)
+        return (list(map(self.plus, sums, to_add)), self.plus(totals, more)), to_join
 
     def plus(self, total, gradient):
         """Return the sum of two gradients. Each may be None."""
