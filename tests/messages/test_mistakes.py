@@ -172,6 +172,9 @@ def test_a_name_or_a_class_in_the_place_of_an_optimizer():
             accum.SGDAccumulate.from_optimizer(given)
     with pytest.raises(TypeError, match=r"^Write `SGDAccumulate\(accum_iters=5\)`"):
         accum.SGDAccumulate.from_optimizer("mine")
+    lion = "Lion" if hasattr(accum, "LionAccumulate") else "SGD"  # no class that is missing here
+    with pytest.raises(TypeError, match=rf"^Write `{lion}Accumulate\(accum_iters=5\)`"):
+        accum.SGDAccumulate.from_optimizer("lion")
     with pytest.raises(TypeError, match=r"needs an optimizer of Keras's SGD, or of this package"):
         accum.SGDAccumulate.from_optimizer(hosts.stock("Adam"))
 
