@@ -75,8 +75,7 @@ REPRESENTATIVE = (
 # all backends, and for both styles of tf_keras's optimizers. So are the documents and the package
 # for both styles.
 SHARED = tuple(
-    f"--ignore=callbacks/test_{name}.py"
-    for name in ("callback_order", "fit_warnings", "updates")
+    f"--ignore=callbacks/test_{name}.py" for name in ("callback_order", "fit_warnings", "updates")
 )
 SECOND_STYLE = (
     *("-m", "not thorough or each_version", "--ignore=documents", "--ignore=package"),
@@ -284,6 +283,7 @@ def lint(session):
     """The style, by the rules in pyproject.toml."""
     session.install("ruff==0.17.5")
     session.run("ruff", "check", str(PROJECT))
+    session.run("ruff", "format", "--check", str(PROJECT))
 
 
 @nox.session

@@ -51,7 +51,9 @@ def test_each_action_is_pinned_by_a_hash():
 
 def test_commits_are_checked_by_the_ruff_of_the_lint_session():
     (version,) = re.findall(r"ruff==[\d.]+", read("noxfile.py"))
-    assert version in read(".pre-commit-config.yaml")
+    hooks = read(".pre-commit-config.yaml")
+    assert hooks.count(version) == 2 == len(re.findall("entry: ruff (check|format)$", hooks, re.M))
+    assert '"ruff", "format", "--check"' in read("noxfile.py")
 
 
 def test_each_file_of_tests_begins_with_its_promise():
