@@ -240,8 +240,11 @@ def test_a_step_without_an_update_leaves_no_weight():
 
 
 @on_adam
-def test_an_output_without_a_loss_has_no_weight(case):
-    """Here the first output, as an attention map."""
+@pytest.mark.parametrize(
+    "compile", [{"loss": [None, "mse"]}, {"loss": ["mse", "mse"], "loss_weights": [0, 2.0]}]
+)
+def test_an_output_that_is_not_in_the_loss_has_no_weight(case, compile):
+    """Here the first output, as an attention map, or one that is only logged."""
 
     def build():
         x = keras.Input((STEPS, 3))
@@ -251,7 +254,7 @@ def test_an_output_without_a_loss_has_no_weight(case):
 
     x, y = sequences()
     arrays = x, [y, y[:, 0]]
-    assert_same_training(*both(case, build, arrays, compile={"loss": [None, "mse"]}))
+    assert_same_training(*both(case, build, arrays, compile=compile))
 
 
 class Adds(layers.Layer):
