@@ -75,8 +75,7 @@ REPRESENTATIVE = (
 # all backends, and for both styles of tf_keras's optimizers. So are the documents and the package
 # for both styles.
 SHARED = tuple(
-    f"--ignore=callbacks/test_{name}.py"
-    for name in ("callback_order", "fit_warnings", "updates")
+    f"--ignore=callbacks/test_{name}.py" for name in ("callback_order", "fit_warnings", "updates")
 )
 SECOND_STYLE = (
     *("-m", "not thorough or each_version", "--ignore=documents", "--ignore=package"),
@@ -284,6 +283,7 @@ def lint(session):
     """The style, by the rules in pyproject.toml."""
     session.install("ruff==0.17.5")
     session.run("ruff", "check", str(PROJECT))
+    session.run("ruff", "format", "--check", str(PROJECT))
 
 
 @nox.session
@@ -388,6 +388,18 @@ def check(session, host, folder, *options, python="python", posargs=None, **envi
     with session.chdir(TESTS):
         command = python, "-m", "pytest", folder, *chosen
         session.run(*command, env=settings, external=python != "python")
+    if folder == "." and (not session.posargs or tuple(session.posargs) in REST.values()):
+        note_versions(session, python)
+
+
+def note_versions(session, python):
+    """Keep what was installed for tests that passed, for docs/site/tested_versions.py."""
+    program = "docs/site/tested_versions.py", "--list"
+    versions = session.run(python, *program, silent=True, external=python != "python")
+    if versions:  # not with --install-only
+        file = PROJECT / session.cache_dir / "versions" / f"{session.name}.json"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(versions.splitlines()[-1])
 
 
 # -- the summary at the end ----------------------------------------------------------------------

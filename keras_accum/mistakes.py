@@ -11,13 +11,18 @@ from keras_accum.schedule import is_count
 # Wrong names of arguments, as patterns, and what is meant. Most are other packages' names.
 _ARGUMENTS = {
     r"ac+um|per_update|update_freq|update_every|every_k|backward_passes|^steps$": "`accum_iters`",
-    r"grad_mean": '`reduction="mean"`, the default, or `reduction="sum"`',
+    r"grad_mean": '`reduction="mean"` or `reduction="sum"`, in place of the default "auto"',
     r"finite": "`skip_nonfinite=True`",
     r"skip_update": "`skip_nonfinite=True`, or for a function of the norm `skip_norm`",
     r"grad_norm": "`global_clipnorm` (on Keras 2 `clipnorm`), which clips a window's average, or "
     "`skip_norm`, which drops micro-batches",
 }
 _TO_COMPILE = "{} is an optimizer: give it to `compile`, and not to `callbacks`"
+_STATE_DICT = (
+    "{} isn't an optimizer of PyTorch, and has no `state_dict`. `state = optimizer.get_state()` is "
+    "a dictionary of NumPy arrays, to save by `torch.save` or `np.savez`, and "
+    "`optimizer.set_state(state)` continues from it."
+)
 # Attributes looked for on an optimizer by mistake, and the error's text.
 ATTRIBUTES = {
     "set_model": _TO_COMPILE,  # `fit` looks for these two on its callbacks
@@ -33,6 +38,7 @@ ATTRIBUTES = {
     "tf_keras, `optimizer.apply_gradients(zip(gradients, variables))`.",
     "zero_grad": "{} has no `zero_grad`, and keeps its sums by itself: call `model.zero_grad()` "
     "before each `backward`.",
+    **dict.fromkeys(("state_dict", "load_state_dict"), _STATE_DICT),
 }
 # Stock arguments with these words in their names never take integers above 1; clips not even 1.
 _SMALL = "clip", "decay", "epsilon", "name"

@@ -12,6 +12,7 @@ from keras_accum.terms.problems import Problems
 from keras_accum.terms.reader import LossReader
 from keras_accum.terms.table import Way
 from keras_accum.terms.tap import Tap
+from keras_accum.terms.term import list_counting
 
 
 class WeighMicroBatches(InTrainFunction):
@@ -139,7 +140,7 @@ class Weighing:
             del terms[:]  # those of an earlier call in the model's own step
             current.terms = terms
             loss = self._compute_loss(*arguments, **keywords)
-            current.terms = list(terms)
+            current.terms = list_counting(terms)
         rows = self._reader.find_rows(x, y_pred, y)
         samples = None if rows is None else rows.shape[0]
         decision = self._reader.describe(current.terms, samples).decide()
@@ -182,7 +183,7 @@ class Weighing:
         if current is None or self._weight is not None or not current.terms:
             return None if current is None else current.weight_of_logs
         # Keras updates the metrics of outputs within `compute_loss`, each after its own loss.
-        term = current.terms[0 if is_whole else -1]
+        term = list_counting(current.terms)[0] if is_whole else current.terms[-1]
         if is_whole:
             is_divided = self._reader.describe(current.terms, None).decide().way is Way.BY_DIVISOR
         else:

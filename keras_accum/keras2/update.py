@@ -145,7 +145,7 @@ def _list_operations(values):
 def _writes(operation):
     """Return True if a TensorFlow operation writes the variable in its first input."""
     dtypes = [t.dtype for t in operation.inputs][:1]
-    is_variable = any(dtype == tf.resource or dtype._is_ref_dtype for dtype in dtypes)
+    is_variable = any(dtype == tf.resource or dtype != dtype.base_dtype for dtype in dtypes)
     return is_variable and bool(re.search("Assign|Apply|Scatter|CountUpTo", operation.type))
 
 

@@ -29,6 +29,20 @@ from keras_accum.keras3.values import Keras3Values
 # The member of Keras's own class overridden here, beside those in `hooks`.
 OF_KERAS = ("_backend_update_step",)
 check_members(keras, keras.optimizers.Optimizer, OF_KERAS)
+# Private members of PyTorch: one call for all tensors, and the number of writes in place.
+OF_TORCH = "_foreach_add", "_foreach_add_", "_foreach_mul_", "_foreach_norm", "_foreach_zero_"
+OF_UTILITIES = "_flatten_dense_tensors", "_unflatten_dense_tensors"
+OF_TENSOR = ("_version",)
+
+
+def check():
+    """Raise an ImportError that names a private member which this PyTorch lacks."""
+    check_members(torch, torch, OF_TORCH)
+    check_members(torch, torch._utils, OF_UTILITIES)
+    check_members(torch, torch.Tensor, OF_TENSOR)
+
+
+check()
 
 
 class TorchValues(Keras3Values):

@@ -6,7 +6,15 @@ import tensorflow as tf
 
 from keras_accum.engine import parts
 from keras_accum.engine.window import is_unconditional
+from keras_accum.host import check_members, import_private
 from keras_accum.tensorflow.values import as_written, is_compiled_by_xla, list_graphs
+
+# Private members of TensorFlow.
+LISTS_RESOURCES = (
+    "tensorflow.python.framework.auto_control_deps_utils",
+    "get_read_write_resource_inputs",
+)
+OF_HANDLE, OF_INTERIM = ("_handle_data",), ("maybe_merge_call",)
 
 
 class TensorFlowReplicas(parts.Replicas):
@@ -44,7 +52,9 @@ class TensorFlowReplicas(parts.Replicas):
         return tf.minimum(replicas.all_reduce(tf.distribute.ReduceOp.SUM, count), 1)
 
     def across(self, function, *tensors):
-        return tf.__internal__.distribute.interim.maybe_merge_call(
+        interim = tf.__internal__.distribute.interim
+        check_members(tf, interim, OF_INTERIM)
+        return interim.maybe_merge_call(
             lambda strategy, *values: function(*values), tf.distribute.get_strategy(), *tensors
         )
 
@@ -116,7 +126,9 @@ class TensorFlowReplicas(parts.Replicas):
         made = len(graph.get_operations())
         yield
         held = map(self.native, list_held())
-        handles = {id(v.handle) for variable in held for v in _list_copies(variable)}
+        handles = {id(v.handle): v.handle for variable in held for v in _list_copies(variable)}
+        for handle in handles.values():
+            check_members(tf, handle, OF_HANDLE)
         captures = [{id(inner): outer for outer, inner in g.captures} for g in list_graphs()]
         for operation in graph.get_operations()[made:]:
             for handle in find_written(operation, captures):
@@ -137,10 +149,8 @@ def find_written(operation, captures):
 
     captures: {id of a tensor: the tensor outside} for each graph, the innermost first.
     """
-    from tensorflow.python.framework import auto_control_deps_utils as utils
-
-    handles = []
-    for handle in utils.get_read_write_resource_inputs(operation)[1]:
+    handles, list_resources = [], import_private(tf, *LISTS_RESOURCES)
+    for handle in list_resources(operation)[1]:
         for outside in captures:
             handle = outside.get(id(handle), handle)
         # Other resources, such as summary writers, have no data type.

@@ -3,9 +3,13 @@
 import tensorflow as tf
 
 from keras_accum.engine import parts
+from keras_accum.host import check_members, import_private
 
 # Otherwise AutoGraph converts our functions in a user's `tf.function`.
 as_written = tf.autograph.experimental.do_not_convert
+# Private members of TensorFlow.
+IN_XLA = "tensorflow.python.ops.control_flow_util", "GraphOrParentsInXlaContext"
+OF_GRAPH = "outer_graph", "captures"
 _PARTS = tf.math.real, tf.math.imag
 
 
@@ -93,15 +97,19 @@ def after(values):
 
 def is_compiled_by_xla():
     """Return True if XLA compiles the current trace."""
-    from tensorflow.python.ops import control_flow_util
-
-    graph = tf.compat.v1.get_default_graph() if tf.inside_function() else None
-    return graph is not None and control_flow_util.GraphOrParentsInXlaContext(graph)
+    if not tf.inside_function():
+        return False
+    is_compiled = import_private(tf, *IN_XLA)
+    return is_compiled(tf.compat.v1.get_default_graph())
 
 
 def list_graphs():
     """Return the graphs of the functions being traced, the innermost first."""
-    graph, graphs = tf.compat.v1.get_default_graph() if tf.inside_function() else None, []
+    graphs = []
+    if not tf.inside_function():
+        return graphs
+    graph = tf.compat.v1.get_default_graph()
+    check_members(tf, graph, OF_GRAPH)
     while hasattr(graph, "outer_graph"):
         graphs.append(graph)
         graph = graph.outer_graph

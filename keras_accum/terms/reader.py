@@ -3,7 +3,7 @@
 from keras_accum.host import find_own_methods
 from keras_accum.terms import repeated, table
 from keras_accum.terms.tap import find_own_losses
-from keras_accum.terms.term import find_divisor, read_shape
+from keras_accum.terms.term import find_divisor, list_counting, read_shape
 
 
 class LossReader:
@@ -27,7 +27,7 @@ class LossReader:
         samples: their number, None if unknown.
         own: what put the loss together, if not `own_loss`.
         """
-        host, model = self._host, self._model
+        host, model, terms = self._host, self._model, list_counting(terms)
         own = self.own_loss if own is None else own
         kept = find_own_losses(host, model) if own and not terms else ()
         divisors = [(loss.name, find_divisor(loss)) for loss in kept]

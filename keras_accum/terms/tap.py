@@ -1,6 +1,7 @@
 """The tap on a model's losses: each call in a train step becomes a Term."""
 
 import contextlib
+import functools
 
 from keras_accum.host import check_members
 from keras_accum.host.scopes import attribute
@@ -47,7 +48,9 @@ class Tap:
         container, name, replace = self._host.find_losses(self._model)
         losses = vars(container)[name]
         if self._tapped is None or self._tapped[0] is not losses:
-            self._tapped = losses, [replace(item, self._stand_in) for item in losses]
+            weights = self._host.list_loss_weights(container)
+            make = [functools.partial(self._stand_in, weight) for weight in weights]
+            self._tapped = losses, list(map(replace, losses, make))
         stack.enter_context(attribute(container, name, self._tapped[1]))
 
     def _build_and_install(self, stack):
@@ -60,8 +63,12 @@ class Tap:
 
         return build
 
-    def _stand_in(self, loss):
-        return _TappedLoss(self._host, loss, lambda term: self.terms.append(term))
+    def _stand_in(self, weight, loss):
+        def note(term):
+            term.counts = weight is None or weight != 0
+            self.terms.append(term)
+
+        return _TappedLoss(self._host, loss, note)
 
 
 class _TappedLoss:

@@ -41,6 +41,11 @@ def are_means(losses):
     return find_reductions(losses) <= _MEANS
 
 
+def list_counting(terms):
+    """Return the terms that the loss depends on, all if it depends on none."""
+    return [term for term in terms if term.counts] or list(terms)
+
+
 class Term:
     """One call of a loss.
 
@@ -49,9 +54,10 @@ class Term:
     targets: the first array of the loss's targets.
     masks: the masks on the output and on `values`; each may be None.
     counted: its divisor, None until somebody asks for it.
+    counts: False if the model's loss has it with the weight 0.
     """
 
-    counted = None
+    counted, counts = None, True
 
     def __init__(self, host, loss, values, y_true, y_pred, sample_weight):
         self._host, self.loss, self.values = host, loss, values

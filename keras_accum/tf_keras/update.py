@@ -5,7 +5,6 @@ scalars; then nothing is restored.
 """
 
 import abc
-import functools
 
 import tensorflow as tf
 
@@ -158,11 +157,12 @@ class LegacyUpdate(TfKerasUpdate):
                 "`gradient_transformers` must return pairs of the variables that they are given. "
                 f"Received: {[v.name for _, v in pairs]}"
             )
-        tf.__internal__.distribute.interim.maybe_merge_call(
-            functools.partial(optimizer._distributed_apply, apply_state=apply_state, name=None),
-            tf.distribute.get_strategy(),
-            pairs,
-        )
+
+        def apply(pairs):
+            strategy = tf.distribute.get_strategy()
+            return optimizer._distributed_apply(strategy, pairs, apply_state, name=None)
+
+        self.replicas.across(apply, pairs)
 
     def _compute_scalars(self, variables, switches):
         """Compute the rule's scalars, by variable key; equal ones are computed once."""

@@ -240,8 +240,11 @@ def test_a_step_without_an_update_leaves_no_weight():
 
 
 @on_adam
-def test_an_output_without_a_loss_has_no_weight(case):
-    """Here the first output, as an attention map."""
+@pytest.mark.parametrize(
+    "compile", [{"loss": [None, "mse"]}, {"loss": ["mse", "mse"], "loss_weights": [0, 2.0]}]
+)
+def test_an_output_that_is_not_in_the_loss_has_no_weight(case, compile):
+    """Here the first output, as an attention map, or one that is only logged."""
 
     def build():
         x = keras.Input((STEPS, 3))
@@ -251,7 +254,40 @@ def test_an_output_without_a_loss_has_no_weight(case):
 
     x, y = sequences()
     arrays = x, [y, y[:, 0]]
-    assert_same_training(*both(case, build, arrays, compile={"loss": [None, "mse"]}))
+    assert_same_training(*both(case, build, arrays, compile=compile))
+
+
+class InFunctions(keras.Model):
+    """Its loss is computed in a function of its own, whose graph no weight leaves."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = layers.Dense(2)
+        self.loss_of = hosts.tf.function(lambda x, y: self.compute_loss(x, y, self(x)))
+
+    def call(self, x):
+        return self.dense(x)
+
+    def train_step(self, data):
+        with hosts.tf.GradientTape() as tape:
+            loss = self.loss_of(*data)
+        pairs = zip(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
+        self.optimizer.apply_gradients(pairs)
+        return {"loss": loss}
+
+
+@pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="about functions of TensorFlow")
+def test_a_loss_in_a_function_of_the_train_step():
+    """Its micro-batches weigh by samples, without a warning."""
+    found = []
+    ours = hosts.ours("SGD", accum_iters=LENGTH)
+    for optimizer, size in (ours, MICRO), (hosts.stock("SGD"), SAMPLES):
+        model = InFunctions()
+        model(short()[0])
+        training.initialize(model)
+        fit(compiled(model, optimizer), size, short(), epochs=1)
+        found.append(dict(enumerate(map(hosts.array, model.weights))))  # names may differ
+    assert_equal(*found)
 
 
 class Adds(layers.Layer):

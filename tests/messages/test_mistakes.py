@@ -45,7 +45,7 @@ def test_an_argument_of_the_newer_style():
             hosts.ours(name, accum_iters=2, weight_decay=0.1)
 
 
-@pytest.mark.parametrize("name", ["step", "zero_grad", "init", "update"])
+@pytest.mark.parametrize("name", ["step", "zero_grad", "init", "update", "state_dict"])
 def test_an_attribute_of_other_packages_optimizers(name):
     """The error says what to write. An optimizer that has such an attribute keeps it."""
     optimizer = hosts.ours("Adam", accum_iters=2)
@@ -54,6 +54,7 @@ def test_an_attribute_of_other_packages_optimizers(name):
         "zero_grad": r"model\.zero_grad\(\)",
         "init": r"optax's.*`optimizer\.build\(variables\)`",
         "update": r"optax's.*`optimizer\.stateless_apply\(.*`optimizer\.apply\(gradients, var",
+        "state_dict": r"`state = optimizer\.get_state\(\)`.*`optimizer\.set_state\(state\)`",
     }
     with pytest.raises(AttributeError, match=said[name]):
         getattr(optimizer, name)
@@ -172,6 +173,9 @@ def test_a_name_or_a_class_in_the_place_of_an_optimizer():
             accum.SGDAccumulate.from_optimizer(given)
     with pytest.raises(TypeError, match=r"^Write `SGDAccumulate\(accum_iters=5\)`"):
         accum.SGDAccumulate.from_optimizer("mine")
+    lion = "Lion" if hasattr(accum, "LionAccumulate") else "SGD"  # no class that is missing here
+    with pytest.raises(TypeError, match=rf"^Write `{lion}Accumulate\(accum_iters=5\)`"):
+        accum.SGDAccumulate.from_optimizer("lion")
     with pytest.raises(TypeError, match=r"needs an optimizer of Keras's SGD, or of this package"):
         accum.SGDAccumulate.from_optimizer(hosts.stock("Adam"))
 

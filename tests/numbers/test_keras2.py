@@ -394,12 +394,18 @@ def test_a_tensor_as_the_learning_rate_and_the_old_order_of_arguments():
     assert_is_big_batch(model, [LENGTH, 2])
 
 
-def test_update_of_keras_is_replaced(monkeypatch):
-    """As bert4keras does for the weights' new values, which it would never see here."""
-    monkeypatch.setattr(K, "update", lambda x, new: tf.assign(x, 0.9 * new))
+@pytest.mark.parametrize("names", [["update"], ["update_add"], ["update", "update_sub"]])
+def test_functions_that_write_are_replaced(names, monkeypatch):
+    """As wrappers do for the weights' new values. After the error, what it says to do works."""
+    own = {name: getattr(K, name) for name in names}
+    for name in names:
+        monkeypatch.setattr(K, name, lambda x, new: (x, new))
     model = compiled(dense_model(), hosts.ours("Adam", accum_iters=2))
-    with pytest.raises(ValueError, match="`K.update` is replaced.*window_transforms"):
+    said = "`, `K.".join(names)
+    with pytest.raises(ValueError, match=f"`K.{said}` of Keras was replaced.*of {__name__}"):
         model.train_on_batch(*data())
+    assert own == {name: getattr(K, name) for name in names}
+    compiled(dense_model(), hosts.ours("Adam", accum_iters=2)).train_on_batch(*data())
 
 
 # -- arguments ---------------------------------------------------------------------------------

@@ -365,7 +365,7 @@ def test_a_loss_described_by_its_terms(reduction, monkeypatch):
     monkeypatch.setattr(type(HOST), "has_penalties", lambda *_: True)
     model = compiled(ours(), reduction, HalfLoss)
     model.kept, model.other = SquaredError("sum", "kept"), SquaredError("mean", "other")
-    term = SimpleNamespace(loss=model.loss[0])
+    term = SimpleNamespace(loss=model.loss[0], counts=True)
     read, is_sum = reader(model, model.optimizer), reduction == "sum"
     loss = read.describe([term], 4)
     assert (loss.terms, loss.rows, loss.adds, loss.kept) == ([term], 4, False, [])

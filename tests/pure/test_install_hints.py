@@ -74,6 +74,20 @@ def test_keras_3_before_3_10(monkeypatch):
         host.import_keras("keras3")
 
 
+def test_keras_2_before_2_1_6(monkeypatch):
+    """2.0.5 fails to import, and 2.0.9 and 2.1.0 in the first train step."""
+    backend = module("keras.backend", "2.1.6", backend=lambda: "tensorflow")
+    for version in "2.0.9", "2.1.5", "2.1.6":
+        keras = module("keras", version, backend=backend)
+        monkeypatch.setitem(sys.modules, "keras", keras)
+        if version == "2.1.6":
+            assert host.import_keras("keras2") is keras
+            continue
+        said = f"needs standalone Keras 2.1.6 to 2.3, .*Found: keras {version}"
+        with pytest.raises(ImportError, match=said):
+            host.import_keras("keras2")
+
+
 @pytest.mark.parametrize("document", ["README.md", "docs/install.md"])
 def test_a_document_names_the_variable_of_the_backend(document):
     """Without it, Keras on JAX or PyTorch ends in `No module named 'tensorflow'`."""

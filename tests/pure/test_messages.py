@@ -102,7 +102,7 @@ def test_wrong_calls(call, said):
 NAMES = "accum_iter accumulate_steps grad_accum steps_per_update every_k_schedule acum_iters steps"
 OTHER_NAMES = {
     **dict.fromkeys(NAMES.split(), "`accum_iters`"),
-    "use_grad_mean": '`reduction="mean"`, the default, or `reduction="sum"`',
+    "use_grad_mean": '`reduction="mean"` or `reduction="sum"`, in place of the default "auto"',
     "skip_not_finite": "`skip_nonfinite=True`",
     "should_skip_update_fn": "`skip_nonfinite=True`, or for a function of the norm `skip_norm`",
     "max_grad_norm": "`global_clipnorm` (on Keras 2 `clipnorm`), which clips a window's average, "

@@ -51,7 +51,9 @@ def test_each_action_is_pinned_by_a_hash():
 
 def test_commits_are_checked_by_the_ruff_of_the_lint_session():
     (version,) = re.findall(r"ruff==[\d.]+", read("noxfile.py"))
-    assert version in read(".pre-commit-config.yaml")
+    hooks = read(".pre-commit-config.yaml")
+    assert hooks.count(version) == 2 == len(re.findall("entry: ruff (check|format)$", hooks, re.M))
+    assert '"ruff", "format", "--check"' in read("noxfile.py")
 
 
 def test_each_file_of_tests_begins_with_its_promise():
@@ -64,6 +66,37 @@ def test_each_file_of_tests_begins_with_its_promise():
 def test_pytest_benchmark_may_be_installed(pytestconfig):
     """Up to 5.1 it warns beside xdist, which would end the run: here warnings are errors."""
     assert pytestconfig.pluginmanager.is_blocked("benchmark")
+
+
+BACKENDS = {"jax": "JAX", "torch": "PyTorch", "tf": "TensorFlow"}
+PRIVATE_MODULES = {"_utils", "__internal__", "distribute", "interim", "core"}
+DOCUMENTED = {"jax.core.Tracer"}
+
+
+def list_private(tree):
+    """Yield (backend, name) for the private members of backends that a module names."""
+    for node in ast.walk(tree):
+        if not isinstance(node, (ast.Import, ast.ImportFrom, ast.Attribute)):
+            continue
+        text = ast.unparse(node)
+        if re.search(r"(import|from) (jax\._|jax\.interp|torch\._|tensorflow\.python)", text):
+            yield "an import", text
+        found = re.fullmatch(r"(jax|torch|tf)\.(?:.*\.)?(\w+)", text)
+        is_private = re.search(r"\._|\.core\.", text) and text not in DOCUMENTED
+        if found and is_private and found[2] not in PRIVATE_MODULES:
+            yield BACKENDS[found[1]], found[2]
+
+
+def test_the_private_members_of_backends_are_on_the_page():
+    """And each on the page is in a list that is checked by name."""
+    page = read("docs/stability.md").partition("## Private members")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (JAX|PyTorch|TensorFlow) \| (.*?) \|", page, re.M)
+    listed = {(backend, name) for backend, names in rows for name in re.findall(r"\w+", names)}
+    texts = [path.read_text("utf-8") for path in MODULES]
+    assert {pair for text in texts for pair in list_private(ast.parse(text))} <= listed
+    constants = re.findall(r"^(?:OF|IN|LISTS)_.*? = (?:\([^=]+?^\)|.*)", "\n".join(texts), re.M)
+    checked = "\n".join(constants)
+    assert len(listed) > 10 and [name for _, name in listed if f'"{name}"' not in checked] == []
 
 
 RISKY = {

@@ -2,6 +2,7 @@
 
 import importlib.util
 import inspect
+import json
 import re
 from pathlib import Path
 from types import FunctionType
@@ -32,6 +33,18 @@ def test_a_picture_is_what_its_script_draws(name, monkeypatch):
     monkeypatch.syspath_prepend(str(DOCS / "site"))
     drawn = "\n".join(importlib.import_module(f"draw_{name}").drawing()) + "\n"
     assert (DOCS / "images" / f"{name}.svg").read_text("utf-8") == drawn
+
+
+def test_the_tested_versions_are_those_of_the_environments(monkeypatch):
+    """The page has what the sessions of nox kept, each a session that exists."""
+    monkeypatch.syspath_prepend(str(DOCS / "site"))
+    script = importlib.import_module("tested_versions")
+    by_session = json.loads(script.VERSIONS.read_text("utf-8"))
+    assert script.read_table() == script.make_table(by_session)
+    names = {name.partition("(")[0] for name in by_session}
+    sessions = re.findall(r"^def (\w+)\(session", (PROJECT / "noxfile.py").read_text("utf-8"), re.M)
+    assert len(names) > 5 and names <= {*sessions}
+    assert "numpy" in script.list_versions()
 
 
 def test_the_reference_has_every_public_name():

@@ -8,6 +8,7 @@ import threading
 import hosts
 import pytest
 import steps
+import training
 from cases import NO_DECAY, arguments_of, every_name, keras2_has_no, needs_decay, once_on_keras3
 from formats import assert_same
 from hosts import accum, keras
@@ -35,6 +36,19 @@ def test_every_argument(name, way):
     again = WAYS[way](optimizer)
     assert type(again) is type(optimizer)
     assert again.get_config() == type(optimizer)(**config).get_config() == config
+
+
+@pytest.mark.skipif(not hosts.IS_LEGACY or "tf_keras" != keras.__name__, reason="of tf_keras")
+def test_a_class_that_is_no_longer_registered(tmp_path, monkeypatch):
+    """The remedy of docs/install.md, where tf_keras looks for another module."""
+    path, registered = str(tmp_path / "model.keras"), keras.utils.get_custom_objects()
+    training.compiled(training.dense_model(), hosts.ours("Adam", accum_iters=3)).save(path)
+    for name in list(registered):
+        monkeypatch.delitem(registered, name)
+    with pytest.raises(TypeError, match="module tf_keras_accum.tf_keras.optimizers cannot be imp"):
+        keras.models.load_model(path)
+    keras.utils.register_keras_serializable("keras_accum")(accum.AdamAccumulate)
+    assert keras.models.load_model(path).optimizer.accum_iters == 3
 
 
 def test_all_reduce_in_a_config():

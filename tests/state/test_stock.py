@@ -243,6 +243,12 @@ def test_refused_sources():
         said = "`AdamAccumulate.from_optimizer` needs.*Adam.*Use `SGDAccumulate.from_optimizer`"
         with pytest.raises(TypeError, match=said):
             Adam.from_optimizer(other)
+    # No class that this Keras lacks is named, nor Keras's own for somebody else's class.
+    others = [type("Adam", (hosts.optimizers.Optimizer,), {})] if hosts.IS_KERAS3 else []
+    others += [hosts.optimizers.Nadam] if hosts.IS_KERAS2 else []
+    for other in others:
+        with pytest.raises(TypeError, match=r"with the same rule\. Received"):
+            accum.SGDAccumulate.from_optimizer(other(0.1))
     if not hosts.IS_NEW_STYLE:
         with pytest.raises(ValueError, match="must have amsgrad=True.*Received: amsgrad=False"):
             accum.AMSGradAccumulate.from_optimizer(hosts.stock("Adam"))

@@ -1,0 +1,79 @@
+"""Each private member of a backend is checked by name, and an error names it."""
+
+import importlib
+import types
+
+import hosts
+import pytest
+
+pytestmark = pytest.mark.skipif(hosts.IS_KERAS2, reason="TensorFlow 1 doesn't change any more")
+
+
+def is_named(name, package):
+    return pytest.raises(
+        ImportError, match=f"^{package} .* has no `{name}` in .*a newer keras_accum"
+    )
+
+
+@pytest.mark.skipif(not hosts.IS_TORCH, reason="of PyTorch")
+@pytest.mark.parametrize("name", ["_foreach_norm", "_flatten_dense_tensors", "_version"])
+def test_of_torch(name, monkeypatch):
+    import torch
+
+    from keras_accum.keras3.torch import check
+
+    check()
+    (owner,) = (o for o in (torch, torch._utils, torch.Tensor) if hasattr(o, name))
+    if name == "_version":  # of a class in C
+        monkeypatch.setattr(torch, "Tensor", type("Tensor", (), {}))
+    else:
+        monkeypatch.delattr(owner, name)
+    with is_named(name, "torch"):
+        check()
+
+
+@pytest.mark.skipif(hosts.BACKEND != "jax", reason="of JAX")
+@pytest.mark.parametrize("name", ["_trace", "parent_trace"])
+def test_of_jax(name, monkeypatch):
+    from keras_accum.keras3 import jax
+
+    values = hosts.ours("Adam", accum_iters=2)._accumulation.values
+    tracer = types.SimpleNamespace(**({} if name == "_trace" else {"_trace": object()}))
+    monkeypatch.setattr(jax.jax.core, "Tracer", types.SimpleNamespace)
+    monkeypatch.setattr(hosts.keras.ops, "zeros", lambda shape: tracer)
+    with is_named(name, "jax"):
+        values.traces()
+
+
+@pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="of TensorFlow")
+def test_of_tensorflow(monkeypatch):
+    from keras_accum.tensorflow import replicas, values
+
+    tf = hosts.tf
+    w = hosts.variable([1.0], "w")
+    updates = hosts.ours("Adam", accum_iters=2, gate="select")._accumulation.replicas
+    monkeypatch.setattr(replicas, "OF_HANDLE", ["_gone"])
+
+    @tf.function
+    def step():
+        with is_named("_gone", "tensorflow"), updates.refusing_other_writes(0, lambda: [w]):
+            pass
+
+    step()
+    for module, name in values.IN_XLA, replicas.LISTS_RESOURCES:
+        monkeypatch.delattr(importlib.import_module(module), name)
+    monkeypatch.setattr(values, "OF_GRAPH", ["_gone"])
+    monkeypatch.setattr(tf.__internal__.distribute, "interim", types.ModuleType("interim"))
+
+    @tf.function
+    def names():
+        with is_named("GraphOrParentsInXlaContext", "tensorflow"):
+            values.is_compiled_by_xla()
+        with is_named("get_read_write_resource_inputs", "tensorflow"):
+            replicas.find_written(None, ())
+        with is_named("_gone", "tensorflow"):
+            values.list_graphs()
+        with is_named("maybe_merge_call", "tensorflow"):
+            updates.across(tf.no_op)
+
+    names()
