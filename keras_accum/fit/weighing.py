@@ -113,7 +113,7 @@ class Weighing:
             self.begin_step()
             if not counts_samples:
                 return train_step(*arguments)
-            rows = self._reader.find_rows(arguments[-1])
+            rows = self._reader.find_rows_of_step(arguments[-1])
             if rows is None:
                 return train_step(*arguments)
             samples = FitWeights(self._values.traces(), [self._reader.count_samples(rows)])
@@ -134,15 +134,15 @@ class Weighing:
         if self._weight is not None:
             current.weight = current.weight_of_logs = self._weight(*batch)
             check_weight(current.weight)
-        x, y, y_pred, _ = batch
         with self._tap.scope() as terms:
             del terms[:]  # those of an earlier call in the model's own step
             current.terms = terms
             loss = self._compute_loss(*arguments, **keywords)
             current.terms = list(terms)
-        rows = self._reader.find_rows(x, y_pred, y)
+        rows = self._reader.find_rows(*batch)
         samples = None if rows is None else rows.shape[0]
-        decision = self._reader.describe(current.terms, samples).decide()
+        inputs = self._reader.find_rows(batch[0])
+        decision = self._reader.describe(current.terms, samples, inputs=inputs).decide()
         self.check(decision)
         weight = self._find_weight(current, decision, rows)
         current.terms = ()  # they have the tensors of a trace or step

@@ -17,7 +17,7 @@ class Host:
     """The Keras that a model is written in. Each Keras has a subclass.
 
     ops: an object with some functions of `keras.ops`.
-    added_losses: the number of losses that layers added to a step, without weight penalties.
+    list_added_losses: lists the losses that layers added to a step, without weight penalties.
     has_penalties: returns True if weights that train have penalties.
     flatten: lists the leaves in a nested structure.
     get_mask, set_mask: read and write the mask on a layer's output, which may be None.

@@ -63,8 +63,9 @@ class _Host(Host):
     def make_sum_loss(self, dtype):
         return keras.losses.Loss(reduction="sum", dtype=dtype)
 
-    def added_losses(self, model):
-        return len(model.losses) - len(_list_penalized(model))
+    def list_added_losses(self, model):
+        losses = model.losses  # penalties on weights come last
+        return losses[: len(losses) - len(_list_penalized(model))]
 
     def has_penalties(self, model):
         return bool(_list_penalized(model))
@@ -84,3 +85,4 @@ class _Host(Host):
 
 HOST = _Host()
 check_members(keras, keras.Model, ["_flatten_layers"])  # called in `fit` and in comparisons
+check_members(keras, keras.losses.MeanSquaredError(), ["_fn_kwargs"])  # has the axis of a loss

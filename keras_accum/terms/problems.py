@@ -45,7 +45,7 @@ class Problems:
     def check_sums(self):
         """Note terms that `reduction="sum"` would count too often."""
         model, host, has_own_code = self._model, self._host, self._has_own_code
-        adds = host.added_losses(model) > 0
+        adds = len(host.list_added_losses(model)) > 0
         if not (has_own_code or adds):
             return
         for optimizer in self._optimizers:

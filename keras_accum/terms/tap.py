@@ -102,7 +102,11 @@ def call_noting(loss, call, *arguments, **keywords):
 
 
 def find_own_losses(host, model):
-    """Return the losses that a model keeps as its attributes, for its own `compute_loss`."""
-    losses = [v for v in list(vars(model).values()) if isinstance(v, host.keras.losses.Loss)]
-    container, _, _ = host.find_losses(model)
-    return [loss for loss in losses if loss is not container]
+    """Return the losses kept by a model and its layers, for its own code.
+
+    A layer may be a task that computes a loss, as in TensorFlow Recommenders.
+    """
+    kept = [value for layer in host.list_layers(model) for value in list(vars(layer).values())]
+    losses = {id(v): v for v in kept if isinstance(v, host.keras.losses.Loss)}
+    losses.pop(id(host.find_losses(model)[0]), None)
+    return list(losses.values())

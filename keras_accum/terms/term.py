@@ -19,6 +19,7 @@ class Divisor(enum.Enum):
     SAMPLE_WEIGHTS = "is divided by the sum of sample weights"
     NOTHING = "is a sum"
     COMPARES = "isn't a mean over samples: it compares samples with each other, or adds them up"
+    ONE_NUMBER = "returns one number, so its reduction='sum' does nothing"
     UNKNOWN = "can't be read"
 
 
@@ -56,6 +57,8 @@ class Term:
     def __init__(self, host, loss, values, y_true, y_pred, sample_weight):
         self._host, self.loss, self.values = host, loss, values
         self.shape, self.targets = read_shape(values), host.flatten(y_true)[0]
+        rank = getattr(getattr(values, "shape", None), "rank", 0)  # None in a graph of TensorFlow
+        self._is_number = values is not None and self.shape == () and rank == 0
         self.masks = [host.get_mask(y_pred), host.get_mask(values)]
         self._sample_weight = sample_weight
 
@@ -75,16 +78,28 @@ class Term:
         rows = read_shape(self.targets)[:1]
         # A number that a graph doesn't know counts as that of the rows, but may be another.
         is_per_sample = bool(self.shape) and self.shape[0] in (None, *rows)
-        compares = not is_per_sample or getattr(function, "__name__", "") == "circle"
-        if self.loss.reduction == "sum" or is_per_sample and self.loss.reduction in (None, "none"):
-            return Divisor.NOTHING  # a gradient of several values is that of their sum
+        is_circle = getattr(function, "__name__", "") == "circle"
+        reduction = self.loss.reduction
+        # A gradient of several values is that of their sum. One number is neither summed nor not.
+        is_sum = reduction == "sum" or is_per_sample and reduction in (None, "none")
+        is_sum = is_sum and not self._is_number
+        compares = is_circle or self._reduces_samples or not (is_per_sample or is_sum)
         if compares and is_of_keras(function):
             return Divisor.COMPARES
+        if is_sum:
+            return Divisor.NOTHING
         if not is_per_sample or not are_means([self.loss]):
             return Divisor.UNKNOWN
         if self.depends_on_data:
             return Divisor.SAMPLE_WEIGHTS if self._divides_by_weights else Divisor.UNMASKED
         return Divisor.SAMPLES if len(self.shape) == 1 else Divisor.VALUES
+
+    @property
+    def _reduces_samples(self):
+        """True if a loss of Keras reduces the samples' axis, as `Dice(axis=(0, 1, 2))`."""
+        axes = getattr(self.loss, "_fn_kwargs", {}).get("axis")
+        axes = axes if isinstance(axes, (list, tuple)) else [axes]
+        return any(axis in (0, -len(self.shape) - len(axes)) for axis in axes)
 
     @property
     def is_mean(self):
@@ -109,6 +124,11 @@ class Term:
         """
         rows = read_shape(self.targets)[:1]
         return bool(self.shape) and self.shape[0] not in (None, 1, *rows)
+
+    @property
+    def ignores_sum(self):
+        """True if the loss returns one number, of which its reduction says nothing."""
+        return self._is_number and self.loss.reduction == "sum"
 
     @property
     def key(self):

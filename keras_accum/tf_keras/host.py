@@ -46,8 +46,9 @@ class _Host(Host):
     def make_sum_loss(self, dtype):
         return keras.losses.Loss(reduction="sum")
 
-    def added_losses(self, model):
-        return sum(len(layer._eager_losses or layer._losses) for layer in self.list_layers(model))
+    def list_added_losses(self, model):
+        layers = self.list_layers(model)
+        return [loss for layer in layers for loss in layer._eager_losses or layer._losses]
 
     def has_penalties(self, model):
         return any(layer._callable_losses for layer in self.list_layers(model) if layer.trainable)
@@ -75,3 +76,4 @@ class _Host(Host):
 
 HOST = _Host()
 check_members(keras, keras.Model, ["_flatten_layers"])  # called in `fit` and in comparisons
+check_members(keras, keras.losses.MeanSquaredError(), ["_fn_kwargs"])  # has the axis of a loss
