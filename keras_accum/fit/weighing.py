@@ -32,6 +32,10 @@ class WeighMicroBatches(InTrainFunction):
         super().on_train_begin(logs)
         self.takes_part = True
 
+    def on_epoch_end(self, epoch, logs=None):
+        if self._weighing is not None:
+            self._weighing.check_graphs()
+
     def run(self, run, *arguments):
         # Not in the train step, because a strategy's replicas run it in turns.
         try:
@@ -74,7 +78,7 @@ class Weighing:
         self._tap = Tap(host, model, self._logs.weigh_new_metrics)
         self._current = {}  # a CurrentLoss for each replica
         self._weights = {}  # the FitWeights of each replica that no optimizer has taken yet
-        self.warn = self._problems.warn
+        self.warn, self.check_graphs = self._problems.warn, self._problems.check_graphs
 
     def fits(self, model):
         """Return True for the same model, not compiled again: what traces have shown holds."""
@@ -122,7 +126,7 @@ class Weighing:
             with self._tap.scope() as terms:
                 result = train_step(*arguments)
                 if samples.is_taken:
-                    loss = self._reader.describe(terms, rows.shape[0], table.OWN_STEP)
+                    loss = self._reader.describe(terms, rows, table.OWN_STEP)
                     self.check(loss.decide())
             return result
 
@@ -140,10 +144,11 @@ class Weighing:
             loss = self._compute_loss(*arguments, **keywords)
             current.terms = list(terms)
         rows = self._reader.find_rows(*batch)
-        samples = None if rows is None else rows.shape[0]
         inputs = self._reader.find_rows(batch[0])
-        decision = self._reader.describe(current.terms, samples, inputs=inputs).decide()
+        decision = self._reader.describe(current.terms, rows, inputs=inputs).decide()
         self.check(decision)
+        if self._weight is None and rows is not None:
+            self._problems.count(decision)
         weight = self._find_weight(current, decision, rows)
         current.terms = ()  # they have the tensors of a trace or step
         if weight is None:
@@ -184,7 +189,7 @@ class Weighing:
         # Keras updates the metrics of outputs within `compute_loss`, each after its own loss.
         term = current.terms[0 if is_whole else -1]
         if is_whole:
-            is_divided = self._reader.describe(current.terms, None).decide().way is Way.BY_DIVISOR
+            is_divided = self._reader.describe(current.terms).decide().way is Way.BY_DIVISOR
         else:
             is_divided = term.is_mean
         return self._reader.read_divisor(term) if is_divided else None

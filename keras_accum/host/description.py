@@ -27,12 +27,13 @@ class Host:
     make_sum_loss: returns a loss without `call`, with reduction "sum".
     least_weight: the least weight of a micro-batch in `fit`.
     read, write: a variable's value as a NumPy array, and the inverse. `read` also takes a tensor.
+    make_ratios: returns what compares so many numbers in graphs, None if Python knows all sizes.
     is_traced: False if train steps run eagerly, so Python sees every value.
     """
 
     name = keras = ops = flatten = get_mask = read = None
     import_keras, shape = "import keras", "keras.ops.shape"  # in docstrings' examples
-    is_traced = True
+    is_traced, make_ratios = True, None
     # Not 0: a window in which all is masked has the average gradient, as the big batch.
     least_weight = 1e-25
 

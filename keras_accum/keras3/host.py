@@ -9,6 +9,9 @@ from keras_accum.host.layers import normalizes_batches, torch_modules
 from keras_accum.keras3.masks import get_mask, set_mask
 
 IS_TORCH = keras.backend.backend() == "torch"
+make_ratios = None
+if keras.backend.backend() == "tensorflow":
+    from keras_accum.tensorflow.ratios import make_ratios
 
 
 def read(variable):
@@ -35,6 +38,7 @@ class _Host(Host):
     is_traced = not IS_TORCH
     get_mask, set_mask = staticmethod(get_mask), staticmethod(set_mask)
     flatten, read = staticmethod(keras.tree.flatten), staticmethod(read)
+    make_ratios = make_ratios and staticmethod(make_ratios)
 
     def find_losses(self, model):
         def replace(item, function):

@@ -3,7 +3,7 @@
 from keras_accum.host import find_own_methods
 from keras_accum.terms import repeated, table
 from keras_accum.terms.tap import find_own_losses
-from keras_accum.terms.term import find_divisor, read_shape
+from keras_accum.terms.term import Rows, find_divisor, read_shape
 
 
 class LossReader:
@@ -22,10 +22,10 @@ class LossReader:
         self.own_loss = table.OWN_LOSS if "compute_loss" in own else ""
         self.has_own_step = "train_step" in own
 
-    def describe(self, terms, samples, own=None, inputs=None):
+    def describe(self, terms, rows=None, own=None, inputs=None):
         """Return the Loss of these terms.
 
-        samples: their number, None if unknown.
+        rows: an array with a row for each sample, None if unknown.
         inputs: the first array of x, if its rows may not be samples.
         own: what put the loss together, if not `own_loss`.
         """
@@ -35,8 +35,8 @@ class LossReader:
         has_sum = any(added) or any(term.loss.reduction == "sum" for term in terms)
         return table.Loss(
             terms,
-            samples,
-            samples if inputs is None else inputs.shape[0],
+            Rows(host, rows),
+            Rows(host, rows if inputs is None else inputs),
             adds=bool(added),
             adds_sums=any(added),
             adds_means=not all(added),

@@ -57,6 +57,7 @@ class Decision(NamedTuple):
     strict_problem: the same for `reduction="weighted"`.
     sizes: numbers whose ratios must be the same in all micro-batches; empty if nothing must.
     if_unequal: the problem if they aren't.
+    counted: what these numbers count, if a graph must count it: a Term or Rows for each.
     """
 
     way: Way
@@ -64,14 +65,15 @@ class Decision(NamedTuple):
     strict_problem: Any = None
     sizes: Sequence = ()
     if_unequal: Any = None
+    counted: Sequence = ()
 
 
 class Loss(NamedTuple):
     """A model's loss, as one call of `compute_loss` shows it.
 
     terms: a Term for each call of a compiled loss.
-    rows: the number of samples, None if a graph doesn't know it.
-    inputs: the number of rows in x, over which layers take means; None if a graph doesn't know it.
+    rows: the Rows that are samples.
+    inputs: the Rows of x, over which layers take means.
     adds: True if layers add losses, such as activity penalties.
     adds_sums, adds_means: True if some of them have several values, of which Keras takes the sum,
         or one value.
@@ -113,8 +115,8 @@ class Loss(NamedTuple):
             return Decision(Way.BY_DIVISOR)
         keys, problem = [term.key for term in self.terms], self._explain_several(divisors)
         if all(isinstance(key, int) for key in keys):
-            sizes = self._list_sizes(keys, self.terms, [self.inputs] * self.adds)
-            return Decision(Way.BY_DIVISOR, sizes=sizes, if_unequal=problem)
+            sizes, counted = self._list_sizes(keys, self.terms, [self.inputs] * self.adds)
+            return Decision(Way.BY_DIVISOR, None, None, sizes, problem, counted)
         if len({*keys}) == 1 and not self.adds:
             return Decision(Way.BY_DIVISOR)
         return _by_samples(problem)
@@ -147,8 +149,8 @@ class Loss(NamedTuple):
         unequal = self._explain_unreadable(what, means[0].name, Divisor.VALUES)
         if not all(isinstance(key, int) for key in keys):  # a graph that doesn't know the lengths
             return _by_samples(unequal)
-        sizes = self._list_sizes(keys, means, [self.rows])
-        return Decision(Way.BY_SAMPLES, None, strict, sizes, unequal)
+        sizes, counted = self._list_sizes(keys, means, [self.rows])
+        return Decision(Way.BY_SAMPLES, None, strict, sizes, unequal, counted)
 
     def _explain_unreadable(self, what, name, divisor):
         remedy = BY_CALL if self.own == OWN_STEP else BY_FUNCTION
@@ -159,12 +161,13 @@ class Loss(NamedTuple):
         return self.terms[divisors.index(divisor)].name, divisor.value
 
     def _list_sizes(self, keys, terms, rows):
-        """Return the number of values in each term, and these numbers of rows.
+        """Return the numbers of values in terms and of rows, and what a graph must count for them.
 
-        If a graph doesn't know one of them, return the numbers per sample.
+        If a graph doesn't know one of them, the numbers are those per sample.
         """
-        sizes = [*(term.size for term in terms), *rows]
-        return [*keys, *[1] * len(rows)] if None in sizes else sizes
+        counted = [*terms, *rows]
+        sizes = [each.size for each in counted]
+        return ([*keys, *[1] * len(rows)], counted) if None in sizes else (sizes, ())
 
     def _explain_several(self, divisors):
         """Return the problem with several divisors."""

@@ -71,6 +71,10 @@ class Term:
         """The number of values, None if a graph doesn't know it."""
         return None if None in self.shape else _multiply(self.shape)
 
+    def measure(self):
+        """Return the number of values, a tensor if only a graph knows it."""
+        return self._host.ops.size(self.values)
+
     @property
     def divisor(self):
         """The kind of number that Keras divides the loss by, a Divisor."""
@@ -172,6 +176,21 @@ class Term:
         total = host.make_sum_loss(dtype)
         total.call = lambda *_: ones[1]
         return total(ones[0], ones[0], sample_weight=weights)
+
+
+class Rows:
+    """The rows of an array, such as samples.
+
+    size: their number, None if a graph doesn't know it.
+    """
+
+    def __init__(self, host, array):
+        self._host, self._array = host, array
+        self.size = next(iter(read_shape(array)), None)
+
+    def measure(self):
+        """Return their number, a tensor if only a graph knows it."""
+        return self._host.ops.shape(self._array)[0]
 
 
 def _multiply(sizes):

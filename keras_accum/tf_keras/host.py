@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from keras_accum.host import check_members, is_named
 from keras_accum.host.description import Host
+from keras_accum.tensorflow.ratios import make_ratios
 from keras_accum.tf_keras.imports import IMPORT_KERAS, keras
 
 # TensorFlow's operations, by their names in Keras 3.
@@ -22,6 +23,8 @@ class _Host(Host):
     shape = "keras.backend.shape"
     least_weight = 0.0  # the mean of nothing is NaN here
     flatten, read = staticmethod(tf.nest.flatten), staticmethod(keras.backend.get_value)
+
+    make_ratios = staticmethod(make_ratios)
 
     def get_mask(self, output):
         return getattr(output, "_keras_mask", None)  # not every output has a mask

@@ -373,23 +373,26 @@ def test_a_loss_described_by_its_terms(reduction, monkeypatch):
     sums = [("kept", Divisor.NOTHING), ("of a task", Divisor.NOTHING)]
     term = SimpleNamespace(loss=model.loss[0])
     read, is_sum = reader(model, model.optimizer), reduction == "sum"
-    loss = read.describe([term], 4)
-    assert (loss.terms, loss.rows, loss.inputs, loss.kept) == ([term], 4, 4, sums)
+    loss = read.describe([term], Y)
+    assert (loss.terms, loss.rows.size, loss.inputs.size, loss.kept) == ([term], 10, 10, sums)
+    assert (loss.rows.measure(), read.describe([term]).rows.size) == (10, None)
     assert (loss.adds, loss.adds_sums, loss.adds_means) == (False, False, False)
     assert (loss.is_penalized, "loss_weights=[3.0]" in loss.remedy) == (is_sum, is_sum)
     assert loss.own == read.own_loss != "" and not read.has_own_step
-    assert read.describe([], None).kept == sums
-    assert read.describe([SimpleNamespace(loss=model.kept)], 4).kept == sums[1:]
-    assert reader(model).describe([term], 4, inputs=X).remedy == ""
-    assert reader(model).describe([term], 4, inputs=X).inputs == 10
-    for added, expected in (([1.0], (False, True)), ([X, X], (True, False)), ([1.0, X], (True, True))):
+    assert read.describe([]).kept == sums
+    assert read.describe([SimpleNamespace(loss=model.kept)]).kept == sums[1:]
+    assert reader(model).describe([term]).remedy == ""
+    loss = read.describe([term], Y[:4], inputs=X)
+    assert (loss.rows.size, loss.inputs.size) == (4, 10)
+    kinds = ([1.0], (False, True)), ([X, X], (True, False)), ([1.0, X], (True, True))
+    for added, expected in kinds:
         monkeypatch.setattr(type(HOST), "list_added_losses", lambda *_, added=added: added)
-        loss = read.describe([], 4)
+        loss = read.describe([])
         assert loss.adds and (loss.adds_sums, loss.adds_means) == expected
         assert loss.is_penalized == expected[0]
     stock = compiled(ours())
     stock.kept = SquaredError("sum", "kept")
-    assert reader(stock).describe([], None).kept == () and reader(stock).own_loss == ""
+    assert reader(stock).describe([]).kept == () and reader(stock).own_loss == ""
     assert reader(compiled(ours(), model=OwnStep)).has_own_step
 
 

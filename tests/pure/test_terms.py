@@ -28,10 +28,11 @@ mean, values, masked = term("samples"), term("values", 3, 18), term("unmasked", 
 sum_, unknown, compares = term("nothing"), term("unknown"), term("compares")
 other = term("unmasked", ("b",), masked=True, name="other")
 BY, AS_SUM, SAMPLES = Way.BY_DIVISOR, Way.AS_SUM, Way.BY_SAMPLES
-SIX = {"rows": 6}
-OWN_SIX = {"own": OWN_LOSS, "rows": 6}
-ADDS = {"adds": True, "adds_means": True, "rows": 6, "inputs": 7}
-ADDS_SUMS = {"adds": True, "adds_sums": True, "rows": 6}
+SIX = {"rows": SimpleNamespace(size=6)}
+OWN_SIX = {"own": OWN_LOSS, **SIX}
+ADDS = {"adds": True, "adds_means": True, **SIX, "inputs": SimpleNamespace(size=7)}
+ADDS_SUMS = {"adds": True, "adds_sums": True, **SIX}
+UNKNOWN = SimpleNamespace(size=None)
 BOTH = object()  # the problem of "weighted" is the same
 
 # Terms, and what else is known of a loss; the way; the problem, and that of "weighted"; numbers
@@ -50,7 +51,7 @@ DECISIONS = [
     ([mean, compares], {"own": OWN_LOSS}, SAMPLES, "isn't a mean over samples", BOTH),
     # several means: their numbers of values, where they are known
     ([mean, values], {}, BY, None, None, [6, 18], "Several losses.*of values .6, 1., .*6, 3"),
-    ([mean, values], {"rows": 6}, BY, None, None, [6, 18], "Several losses"),
+    ([mean, values], SIX, BY, None, None, [6, 18], "Several losses"),
     ([mean, term("values", 3, None)], {}, BY, None, None, [1, 3], "Several losses"),
     ([mean, masked], {}, SAMPLES, "Several losses", BOTH),
     ([masked, masked], {}, BY, None, None),
@@ -58,7 +59,7 @@ DECISIONS = [
     # beside losses that layers add, which are means over samples
     ([mean], ADDS, BY, None, None, [6, 7], "Layers add losses"),
     ([values], ADDS, BY, None, None, [18, 7], "Layers add.* mean over values"),
-    ([values], {"adds": True}, BY, None, None, [3, 1], "Layers add losses"),
+    ([values], {**ADDS, "inputs": UNKNOWN}, BY, None, None, [3, 1], "Layers add losses"),
     ([masked], {"adds": True}, SAMPLES, "Layers add.*aren't masked", BOTH),
     ([mean, values], ADDS, BY, None, None, [6, 18, 7], "Layers add losses"),
     # or sums, of several values each
@@ -96,6 +97,8 @@ def test_what_a_window_does_with_a_loss(row):
     sizes, if_unequal = unequal or ([], None)
     found = Loss(terms, **more).decide()
     assert (found.way, list(found.sizes)) == (way, sizes)
+    is_counted = more.get("inputs") is UNKNOWN or any(each.size is None for each in terms)
+    assert len(found.counted) == len(sizes) * is_counted
     assert_says(found.problem, problem)
     assert_says(found.strict_problem, problem if strict is BOTH else strict)
     assert_says(found.if_unequal, if_unequal)

@@ -113,8 +113,7 @@ class OnePass:
         step, is_weighted, share = self.step, self._is_weighted(), count / rows
         if not self.terms or not (is_weighted or step.weighing is not None):
             return share, None
-        samples = count if isinstance(count, int) else None  # a graph may not know it
-        self.decision = step.reader.describe(self.terms, samples).decide()
+        self.decision = step.reader.describe(self.terms).decide()
         is_divided = self.decision.way is Way.BY_DIVISOR
         if is_weighted and step.called() is not step.model:  # which reduces sums in the last slice
             raise NotInSlices(_OF_PROCESSES)
