@@ -649,6 +649,28 @@ def test_compiled_again():
     assert_equal(*found)
 
 
+@pytest.mark.filterwarnings("ignore:keras_accum")
+@pytest.mark.parametrize("first", [pytest.param("counted by samples", marks=thorough), "in two passes"])
+def test_what_was_learnt_of_a_loss_ends_with_its_compile(first):
+    """The next loss of the same model is weighed, and needs no second pass."""
+    found = []
+    for is_used in True, False:
+        callback, model = MicroBatches(SIZE), initialize(normalized(first == "counted by samples"))
+
+        def fit(loss, callback, model=model):
+            model.compile(hosts.stock("SGD", learning_rate=0.1), loss, **WITHOUT_XLA)
+            arguments = {"sample_weight": WEIGHTS, "shuffle": False, "verbose": 0}
+            model.fit(X, Y, BATCH, callbacks=[callback], **arguments)
+
+        fit(scalar if first == "counted by samples" else contrastive, callback)
+        assert callback.loss == ("auto" if first == "counted by samples" else "batch")
+        model.get_layer("norm").trainable = True
+        fit(mse(WEIGHTED_MEAN), callback if is_used else MicroBatches(SIZE))
+        assert not is_used or callback.loss == "auto"
+        found.append(dict(enumerate(model.get_weights())))
+    assert_equal(*found)
+
+
 # -- layers see slices -----------------------------------------------------------------------------
 
 
