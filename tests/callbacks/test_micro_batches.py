@@ -72,6 +72,12 @@ def sequential(*more, **of_first):
     return keras.Sequential([layers.Input((3,)), first, *more, layers.Dense(2, name="out")])
 
 
+def one_mask():
+    x = layers.Input((STEPS, 3))
+    y = layers.Masking()(x)
+    return keras.Model(x, [layers.Dense(2, name=name)(y) for name in ("one", "two")])
+
+
 def with_penalties():
     return sequential(MeanSquare(), kernel_regularizer="l2", activity_regularizer=ACTIVITY)
 
@@ -337,6 +343,7 @@ DIVIDED = {
         lambda: {"loss": keras.losses.SparseCategoricalCrossentropy(ignore_class=2)},
     ),
     "weighted mean": (sequential, (X, Y), WEIGHTED, lambda: {"loss": mse(WEIGHTED_MEAN)}),
+    "one mask": (one_mask, (SEQUENCES, [TARGETS, 2 * TARGETS]), {}, {"loss": ["mse", "mae"]}),
 }  # fmt: skip
 COUPLED = {
     "contrastive": (
@@ -369,7 +376,7 @@ QUICK = ["masks and weights", "contrastive", "integer outputs", "sample weights"
 QUICK += ["compute_loss with a weight"]
 # What a traced loop does in its own way. PyTorch, which compiles nothing, has all rows.
 TRACED = ["a last batch in a part of a slice", "two steps in one call", "masked sums"]
-TRACED += ["ignored class", "a short last batch", *QUICK, *["eagerly"] * hosts.IS_TENSORFLOW]
+TRACED += ["ignored class", "one mask", "a short last batch", *QUICK, *["eagerly"] * hosts.IS_TENSORFLOW]
 TRACED += [*READING, "convolutions"]
 
 
@@ -437,7 +444,7 @@ def test_slices_differ_by_one_sample():
 
 
 # What slices can be weighed for, in one pass.
-IN_ONE_PASS = ["ignored class", "weighted mean"]
+IN_ONE_PASS = ["ignored class", "weighted mean", "one mask"]
 
 
 @pytest.mark.filterwarnings("ignore:keras_accum. MicroBatches splits batches")
@@ -650,7 +657,9 @@ def test_compiled_again():
 
 
 @pytest.mark.filterwarnings("ignore:keras_accum")
-@pytest.mark.parametrize("first", [pytest.param("counted by samples", marks=thorough), "in two passes"])
+@pytest.mark.parametrize(
+    "first", [pytest.param("counted by samples", marks=thorough), "in two passes"]
+)
 def test_what_was_learnt_of_a_loss_ends_with_its_compile(first):
     """The next loss of the same model is weighed, and needs no second pass."""
     found = []

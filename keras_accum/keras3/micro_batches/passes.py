@@ -9,7 +9,12 @@ from keras_accum.engine.pending import OF_SUM
 from keras_accum.host import find_own_methods
 from keras_accum.host.layers import trains_normalization
 from keras_accum.host.scopes import attribute
-from keras_accum.keras3.micro_batches.losses import NotInSlices, scaling_losses, watching_layers
+from keras_accum.keras3.micro_batches.losses import (
+    NotInSlices,
+    logging_one_batch,
+    scaling_losses,
+    watching_layers,
+)
 from keras_accum.keras3.micro_batches.outputs import Outputs
 from keras_accum.terms.table import Way
 from keras_accum.terms.term import Divisor
@@ -67,7 +72,8 @@ class OnePass:
             with scaling_losses(self, count, rows):
                 return self.differentiate(data, count, rows)
 
-        sums, totals = step.add_up(compute, data, rows)
+        with logging_one_batch(step.model, rows):
+            sums, totals = step.add_up(compute, data, rows)
         if self._is_weighted():
             share, loss = totals[0], totals[1]  # a tensor of TensorFlow can't be unpacked
             step.track_loss(loss / share, rows)
@@ -105,8 +111,11 @@ class OnePass:
 
     def _is_weighted(self):
         """Return True if samples don't say what a slice's loss is divided by."""
-        terms = [term for term in self.terms if term.divisor is not Divisor.NOTHING]
-        return any(term.depends_on_data for term in terms)
+        return any(map(self.is_weighted, self.terms))
+
+    @staticmethod
+    def is_weighted(term):
+        return term.divisor is not Divisor.NOTHING and term.depends_on_data
 
     def _find_share(self, count, rows):
         """Return a slice's share in the batch's loss, and its divisor if that is needed."""
