@@ -376,7 +376,8 @@ QUICK = ["masks and weights", "contrastive", "integer outputs", "sample weights"
 QUICK += ["compute_loss with a weight"]
 # What a traced loop does in its own way. PyTorch, which compiles nothing, has all rows.
 TRACED = ["a last batch in a part of a slice", "two steps in one call", "masked sums"]
-TRACED += ["ignored class", "one mask", "a short last batch", *QUICK, *["eagerly"] * hosts.IS_TENSORFLOW]
+TRACED += ["ignored class", "one mask", "a short last batch", *QUICK]
+TRACED += ["eagerly"] * hosts.IS_TENSORFLOW
 TRACED += [*READING, "convolutions"]
 
 
