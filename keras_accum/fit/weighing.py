@@ -145,11 +145,12 @@ class Weighing:
             current.terms = list(terms)
         rows = self._reader.find_rows(*batch)
         inputs = self._reader.find_rows(batch[0])
-        decision = self._reader.describe(current.terms, rows, inputs=inputs).decide()
+        described = self._reader.describe(current.terms, rows, inputs=inputs)
+        decision = described.decide()
         self.check(decision)
         if self._weight is None and rows is not None:
             self._problems.count(decision)
-        weight = self._find_weight(current, decision, rows)
+        weight = self._find_weight(current, described.terms, decision, rows)
         current.terms = ()  # they have the tensors of a trace or step
         if weight is None:
             return loss
@@ -168,14 +169,14 @@ class Weighing:
             self._problems.check(decision)
         self._problems.check_sums()
 
-    def _find_weight(self, current, decision, rows):
+    def _find_weight(self, current, terms, decision, rows):
         """Return the micro-batch's weight, None if there is no way to know it."""
         if self._weight is not None:
             weight = current.weight
         elif decision.way is Way.AS_SUM:
             return OF_SUM
         elif decision.way is Way.BY_DIVISOR:
-            weight = self._reader.read_divisor(current.terms[0])
+            weight = self._reader.read_divisor(terms[0])
         else:
             weight = self._reader.count_samples(rows)
         current.weight = None if weight is None else self._values.without_gradient(weight)
@@ -186,13 +187,13 @@ class Weighing:
         current = self._current.get(self._replicas.index())
         if current is None or self._weight is not None or not current.terms:
             return None if current is None else current.weight_of_logs
-        # Keras updates the metrics of outputs within `compute_loss`, each after its own loss.
-        term = current.terms[0 if is_whole else -1]
         if is_whole:
-            is_divided = self._reader.describe(current.terms).decide().way is Way.BY_DIVISOR
-        else:
-            is_divided = term.is_mean
-        return self._reader.read_divisor(term) if is_divided else None
+            described = self._reader.describe(current.terms)
+            is_divided = described.decide().way is Way.BY_DIVISOR
+            return self._reader.read_divisor(described.terms[0]) if is_divided else None
+        # Keras updates the metrics of outputs within `compute_loss`, each after its own loss.
+        term = current.terms[-1]
+        return self._reader.read_divisor(term) if term.is_mean else None
 
     def give(self, weight):
         """Let the next call of each optimizer take the weight."""

@@ -23,6 +23,7 @@ class Host:
     get_mask, set_mask: read and write the mask on a layer's output, which may be None.
     find_losses: returns Keras's container of a model's losses or None, the name of their list in
         it, and a function that replaces the loss in an item by the result of another function.
+    list_loss_weights: lists the weight of each loss in a container that is built, None for 1.
     loss_metrics: lists the metrics that average a model's losses, "loss" first if it's there.
     make_sum_loss: returns a loss without `call`, with reduction "sum".
     least_weight: the least weight of a micro-batch in `fit`.

@@ -173,12 +173,13 @@ class Subject(subject.Subject):
     def list_notes(self, optimizers, size):
         if keras.backend.backend() != "tensorflow":
             return []
-        names, remedy = list_embeddings(self._list_layers(), keras), _SAME.format(size)
+        names = list_some(list_embeddings(self._list_layers(), keras))
+        remedy = _SAME.format(size)
         ours = [inner for optimizer in optimizers for inner in accumulating_in(optimizer)]
         notes = note_clipping(names, ours, remedy)
         if names and not all(map(_is_linear, ours)):
             stock = type(ours[0])._stock_class.__name__
-            notes.append(_SPARSE.format(list_some(names), stock, remedy))
+            notes.append(_SPARSE.format(names, stock, remedy))
         return notes
 
     def running(self):

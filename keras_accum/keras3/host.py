@@ -47,6 +47,11 @@ class _Host(Host):
         check_members(keras, model, ["_compile_loss"])
         return model._compile_loss, "_flat_losses", replace
 
+    def list_loss_weights(self, container):
+        for item in container._flat_losses:
+            check_members(keras, item, ["loss_weights"])
+        return [item.loss_weights for item in container._flat_losses]
+
     def loss_metrics(self, model):
         means = [m for m in model.metrics if m.name == "loss" and type(m) is keras.metrics.Mean]
         container = self.find_losses(model)[0]

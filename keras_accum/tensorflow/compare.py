@@ -7,8 +7,6 @@ import numpy as np
 import tensorflow as tf
 
 from keras_accum.compare.put_back import Accessor
-from keras_accum.compare.verdict import list_some
-
 
 _CLIPS = (
     "Embeddings on TensorFlow ({}): the gradients are equal, but stock {} clips the occurrences of "
@@ -23,12 +21,15 @@ def list_embeddings(layers, keras):
 
 
 def note_clipping(names, optimizers, remedy):
-    """Return a note in a list about clipped gradients of embeddings, if an optimizer clips."""
+    """Return a note in a list about clipped gradients of embeddings, if an optimizer clips.
+
+    names: the embeddings' names as text, "" if there are none.
+    """
     arguments = "clipnorm", "clipvalue", "global_clipnorm"
     for optimizer in optimizers:
         if names and any(getattr(optimizer, name, None) for name in arguments):
             stock = optimizer._stock_class.__name__
-            return [_CLIPS.format(list_some(names), stock, remedy)]
+            return [_CLIPS.format(names, stock, remedy)]
     return []
 
 

@@ -56,7 +56,7 @@ class Problems:
             self._in_graphs[count] = self._host.make_ratios(count), kept
         ratios, _ = self._in_graphs[count]
         if ratios is not None:
-            ratios.note([each.measure() for each in decision.counted])
+            ratios.note(decision.counted)
 
     def check_graphs(self):
         """Warn of what graphs have found, or raise it as a ValueError, after an epoch."""

@@ -31,6 +31,7 @@ class LossReader:
         """
         host, model = self._host, self._model
         own = self.own_loss if own is None else own
+        terms = [term for term in terms if term.is_in_loss]
         added = [read_shape(loss) != () for loss in host.list_added_losses(model)]
         has_sum = any(added) or any(term.loss.reduction == "sum" for term in terms)
         return table.Loss(

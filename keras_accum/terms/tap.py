@@ -47,7 +47,8 @@ class Tap:
         container, name, replace = self._host.find_losses(self._model)
         losses = vars(container)[name]
         if self._tapped is None or self._tapped[0] is not losses:
-            self._tapped = losses, [replace(item, self._stand_in) for item in losses]
+            pairs = zip(losses, self._host.list_loss_weights(container))
+            self._tapped = losses, [replace(x, self._stand_in_with(weight)) for x, weight in pairs]
         stack.enter_context(attribute(container, name, self._tapped[1]))
 
     def _build_and_install(self, stack):
@@ -60,15 +61,18 @@ class Tap:
 
         return build
 
-    def _stand_in(self, loss):
-        return _TappedLoss(self._host, loss, lambda term: self.terms.append(term))
+    def _stand_in_with(self, weight):
+        def stand_in(loss):
+            return _TappedLoss(self._host, loss, weight, lambda term: self.terms.append(term))
+
+        return stand_in
 
 
 class _TappedLoss:
     """Stands in for a loss in Keras's container."""
 
-    def __init__(self, host, loss, note):
-        self._host, self._loss, self._note = host, loss, note
+    def __init__(self, host, loss, weight, note):
+        self._host, self._loss, self._weight, self._note = host, loss, weight, note
         self._has_own_call = type(loss).__call__ is not host.keras.losses.Loss.__call__
 
     def __getattr__(self, name):
@@ -80,7 +84,7 @@ class _TappedLoss:
             result, values = loss(y_true, y_pred, sample_weight=sample_weight), None
         else:
             result, values = call_noting(loss, loss.call, y_true, y_pred, sample_weight)
-        self._note(Term(self._host, loss, values, y_true, y_pred, sample_weight))
+        self._note(Term(self._host, loss, values, y_true, y_pred, sample_weight, self._weight))
         return result
 
 

@@ -2,6 +2,7 @@
 
 import enum
 import functools
+import numbers
 import operator
 
 from keras_accum.host import is_of_keras
@@ -49,18 +50,20 @@ class Term:
     shape: the shape of `values`; empty if unknown.
     targets: the first array of the loss's targets.
     masks: the masks on the output and on `values`; each may be None.
+    is_in_loss: False if its weight in `compile(loss_weights=...)` is 0.
     counted: its divisor, None until somebody asks for it.
     """
 
     counted = None
 
-    def __init__(self, host, loss, values, y_true, y_pred, sample_weight):
+    def __init__(self, host, loss, values, y_true, y_pred, sample_weight, weight=None):
         self._host, self.loss, self.values = host, loss, values
         self.shape, self.targets = read_shape(values), host.flatten(y_true)[0]
         rank = getattr(getattr(values, "shape", None), "rank", 0)  # None in a graph of TensorFlow
         self._is_number = values is not None and self.shape == () and rank == 0
         self.masks = [host.get_mask(y_pred), host.get_mask(values)]
         self._sample_weight = sample_weight
+        self.is_in_loss = not isinstance(weight, numbers.Real) or weight != 0
 
     @property
     def name(self):
@@ -185,12 +188,12 @@ class Rows:
     """
 
     def __init__(self, host, array):
-        self._host, self._array = host, array
+        self._host, self.values = host, array
         self.size = next(iter(read_shape(array)), None)
 
     def measure(self):
         """Return their number, a tensor if only a graph knows it."""
-        return self._host.ops.shape(self._array)[0]
+        return self._host.ops.shape(self.values)[0]
 
 
 def _multiply(sizes):

@@ -39,6 +39,10 @@ class _Host(Host):
         check_members(keras, model, ["compiled_loss"])
         return model.compiled_loss, "_losses", replace
 
+    def list_loss_weights(self, container):
+        check_members(keras, container, ["_loss_weights"])
+        return container._loss_weights
+
     def loss_metrics(self, model):
         return model.compiled_loss.metrics
 

@@ -8,6 +8,7 @@ import warnings
 
 import hosts
 import numpy as np
+import pytest
 from cases import quick_first, skip_file_on_keras2
 from hosts import keras
 from training import assert_equal, compiled, is_ours, weights
@@ -200,9 +201,9 @@ if hosts.IS_KERAS3:  # tf_keras has no such losses, and refuses to add these to 
     )
 
 
-def train(build, optimizer, batches, loss):
+def train(build, optimizer, batches, loss, **more):
     """Train on these batches. Return the weights, and what is said."""
-    arguments = {"run_eagerly": False} if is_ours(optimizer) else {}
+    arguments = {"run_eagerly": False, **more} if is_ours(optimizer) else more
     model = compiled(build(), optimizer, loss, **arguments)
     data = programs.Batches([(x, y, None) for x, y in batches])
     with warnings.catch_warnings(record=True) as found:
@@ -233,3 +234,50 @@ def test_a_window_is_the_big_batch_or_says_why(build, data, loss, says, is_exact
     else:
         expected = by_samples(build, batches, loss)
     assert_equal(actual, expected, rtol=0, atol=1e-6)
+
+
+# -- no false alarms -------------------------------------------------------------------------------
+
+
+def with_masked_output():
+    x = keras.Input((3,))
+    steps = layers.Masking()(layers.Reshape((3, 1))(x))
+    y = layers.Dense(2, activation="tanh", name="hidden")(x)
+    return keras.Model(x, [layers.Dense(2, name="whole")(y), layers.Dense(2, name="steps")(steps)])
+
+
+def test_an_output_without_weight():
+    """Its mask is in no divisor."""
+    batches, big = samples()
+    ours, found, settings = hosts.ours("SGD", accum_iters=3, **RATE), [], {"loss_weights": [1, 0]}
+    for optimizer, data in (ours, batches), (stock_sgd(), [big]):
+        data = [(x * (x > 0.8), (y, np.ones((len(y), 3, 2), hosts.FLOATX))) for x, y in data]
+        actual, said = train(with_masked_output, optimizer, data, ["mse"] * 2, **settings)
+        assert not said
+        found.append(actual)
+    assert_equal(*found, rtol=0, atol=1e-6)
+
+
+class OfFunction(keras.Model):
+    """Computes its loss in a function of its own, which is traced by itself."""
+
+    def train_step(self, data):
+        @hosts.tf.function
+        def compute(x, y):
+            return self.compute_loss(x, y, self(x, training=True))
+
+        with hosts.tf.GradientTape() as tape:
+            loss = compute(*data[:2])
+        gradients = tape.gradient(loss, self.trainable_weights)
+        self.optimizer.apply_gradients(list(zip(gradients, self.trainable_weights)))
+        return {"own": loss}
+
+
+@pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="traces of traces are TensorFlow's")
+def test_a_loss_in_a_traced_function():
+    """Its divisor can't leave the function, and the step knows the number of samples."""
+    batches, big = samples()
+    ours = hosts.ours("SGD", accum_iters=3, **RATE)
+    actual, said = train(lambda: network(cls=OfFunction), ours, batches, "mse")
+    assert not said
+    assert_equal(actual, train(network, stock_sgd(), [big], "mse")[0], rtol=0, atol=1e-6)

@@ -371,7 +371,7 @@ def test_a_loss_described_by_its_terms(reduction, monkeypatch):
     model.kept, model.other = SquaredError("sum", "kept"), SquaredError("mean", "other")
     model.layers = [SimpleNamespace(task=SquaredError("sum", "of a task"), same=model.kept)]
     sums = [("kept", Divisor.NOTHING), ("of a task", Divisor.NOTHING)]
-    term = SimpleNamespace(loss=model.loss[0])
+    term = SimpleNamespace(loss=model.loss[0], is_in_loss=True)
     read, is_sum = reader(model, model.optimizer), reduction == "sum"
     loss = read.describe([term], Y)
     assert (loss.terms, loss.rows.size, loss.inputs.size, loss.kept) == ([term], 10, 10, sums)
@@ -380,7 +380,7 @@ def test_a_loss_described_by_its_terms(reduction, monkeypatch):
     assert (loss.is_penalized, "loss_weights=[3.0]" in loss.remedy) == (is_sum, is_sum)
     assert loss.own == read.own_loss != "" and not read.has_own_step
     assert read.describe([]).kept == sums
-    assert read.describe([SimpleNamespace(loss=model.kept)]).kept == sums[1:]
+    assert read.describe([SimpleNamespace(loss=model.kept, is_in_loss=True)]).kept == sums[1:]
     assert reader(model).describe([term]).remedy == ""
     loss = read.describe([term], Y[:4], inputs=X)
     assert (loss.rows.size, loss.inputs.size) == (4, 10)

@@ -243,6 +243,9 @@ class NumPyHost(Host):
 
         return model.compiled_loss, "_losses", replace
 
+    def list_loss_weights(self, container):
+        return [None] * len(container._losses)
+
     def loss_metrics(self, model):
         return model.metrics
 

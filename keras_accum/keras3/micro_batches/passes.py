@@ -111,7 +111,7 @@ class OnePass:
 
     def _is_weighted(self):
         """Return True if samples don't say what a slice's loss is divided by."""
-        return any(map(self.is_weighted, self.terms))
+        return any(self.is_weighted(term) for term in self.terms if term.is_in_loss)
 
     @staticmethod
     def is_weighted(term):
@@ -122,13 +122,15 @@ class OnePass:
         step, is_weighted, share = self.step, self._is_weighted(), count / rows
         if not self.terms or not (is_weighted or step.weighing is not None):
             return share, None
-        self.decision = step.reader.describe(self.terms).decide()
+        described = step.reader.describe(self.terms)
+        self.decision = described.decide()
         is_divided = self.decision.way is Way.BY_DIVISOR
         if is_weighted and step.called() is not step.model:  # which reduces sums in the last slice
             raise NotInSlices(_OF_PROCESSES)
         if is_weighted and not is_divided:
             raise NotInSlices(_OTHERS)
-        term, dtype, reader = self.terms[0], step.totals_dtype, step.reader
+        dtype, reader = step.totals_dtype, step.reader
+        term = described.terms[0] if described.terms else None
         if is_divided:
             divisor = ops.cast(reader.read_divisor(term), dtype)
         else:
