@@ -39,13 +39,22 @@ def sums(**more):
 # -- data ------------------------------------------------------------------------------------------
 
 
-def samples(shape=(2,)):
+def samples(shape=(2,), sizes=SIZES):
     """Return the micro-batches, and the big batch."""
     random = np.random.default_rng(0)
     x = random.uniform(0.5, 1.5, (sum(SIZES), 3)).astype(hosts.FLOATX)
     y = random.uniform(0.1, 1, (sum(SIZES), *shape)).astype(hosts.FLOATX)
-    ends = np.cumsum(SIZES)
-    return [(x[end - n : end], y[end - n : end]) for n, end in zip(SIZES, ends)], (x, y)
+    ends = np.cumsum(sizes)
+    return [(x[end - n : end], y[end - n : end]) for n, end in zip(sizes, ends)], (x, y)
+
+
+def pairs(shape=(2,)):
+    """The same in micro-batches with as many samples as there are classes."""
+    return samples(shape, [2, 2, 2])
+
+
+def maps():
+    return pairs((2, 2, 2))
 
 
 def graphs():
@@ -155,7 +164,7 @@ def of_step(build):
     return make
 
 
-def maps():
+def of_maps():
     return network(layers.Reshape((2, 2, 2)), units=8)
 
 
@@ -179,7 +188,7 @@ ROWS = {
         *(lambda: of_graphs(activity_regularizer="l2"), graphs),
         *("mse", INPUTS, False),
     ),
-    "cosine": (network, samples, keras.losses.CosineSimilarity(axis=0), COMPARES, False),
+    "cosine": (network, pairs, keras.losses.CosineSimilarity(axis=0), COMPARES, False),
     "one number": (network, samples, OneNumber(reduction="sum"), ONE, True),
     "a task": (lambda: network(cls=OfTask), samples, None, SUM, False),
     "a task beside": (lambda: network(cls=OfTaskAndKeras), samples, "mse", SUM, False),
@@ -191,9 +200,9 @@ if hosts.IS_KERAS3:  # tf_keras has no such losses, and refuses to add these to 
     summed = keras.losses.Dice(axis=(0, 1, 2), reduction="sum")
     ROWS.update(
         {
-            "dice": (maps, lambda: samples((2, 2, 2)), dice, COMPARES, False),
-            "tversky": (maps, lambda: samples((2, 2, 2)), tversky, COMPARES, False),
-            "sums of dice": (maps, lambda: samples((2, 2, 2)), summed, COMPARES, False),
+            "dice": (of_maps, maps, dice, COMPARES, False),
+            "tversky": (of_maps, maps, tversky, COMPARES, False),
+            "sums of dice": (of_maps, maps, summed, COMPARES, False),
             "added sums beside": (adding(False), samples, "mse", ADDED, False),
             "added sums and means": (adding(False, True), samples, None, ADDED, False),
             "added sums, a sum": (adding(False), samples, sums(), None, True),
@@ -220,7 +229,8 @@ def stock_sgd():
 def by_samples(build, batches, loss):
     """Return the weights after one window of stock gradients, weighed by samples."""
     found = [train(build, stock_sgd(), [batch], loss)[0] for batch in batches]
-    return {name: np.average([w[name] for w in found], 0, SIZES) for name in found[0]}
+    sizes = [len(y) for _, y in batches]
+    return {name: np.average([w[name] for w in found], 0, sizes) for name in found[0]}
 
 
 @quick_first("build, data, loss, says, is_exact", ROWS)
