@@ -134,8 +134,8 @@ class Loss(NamedTuple):
                 varying.append((term.name, Divisor.UNMASKED if is_unknown else divisor))
             elif is_unknown and term.leaves_out:
                 varying.append((term.name, Divisor.VALUES))
-            elif is_unknown and term.ignores_sum:
-                varying.append((term.name, Divisor.ONE_NUMBER))
+            elif is_unknown and term.of_number is not None:
+                varying.append((term.name, term.of_number))
         if varying:
             return _by_samples(self._explain_unreadable(what, *varying[0]))
         is_strict = not self.own or not divisors or Divisor.UNKNOWN in divisors

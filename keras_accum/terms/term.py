@@ -11,6 +11,14 @@ BY_SAMPLE_WEIGHT = "mean_with_sample_weight"  # a loss reduction, dividing by th
 _MEANS = {"mean", "sum_over_batch_size", "auto", BY_SAMPLE_WEIGHT}  # "auto" is tf_keras's
 
 
+# Keras's functions that take a mean over the last axis: samples, if an output has no other axis.
+_MEANS_OF_LAST = {
+    *("mean_squared_error", "mean_absolute_error", "mean_absolute_percentage_error"),
+    *("mean_squared_logarithmic_error", "huber", "log_cosh", "hinge", "squared_hinge", "poisson"),
+    *("binary_crossentropy", "binary_focal_crossentropy"),
+}
+
+
 class Divisor(enum.Enum):
     """What a loss is divided by, with the words for it in messages."""
 
@@ -21,6 +29,7 @@ class Divisor(enum.Enum):
     NOTHING = "is a sum"
     COMPARES = "isn't a mean over samples: it compares samples with each other, or adds them up"
     ONE_NUMBER = "returns one number, so its reduction='sum' does nothing"
+    TIMES_WEIGHTS = "returns one number, which Keras multiplies by the mean of the sample weights"
     UNKNOWN = "can't be read"
 
 
@@ -85,13 +94,14 @@ class Term:
         rows = read_shape(self.targets)[:1]
         # A number that a graph doesn't know counts as that of the rows, but may be another.
         is_per_sample = bool(self.shape) and self.shape[0] in (None, *rows)
-        is_circle = getattr(function, "__name__", "") == "circle"
+        name = getattr(function, "__name__", "")
+        is_mean_of_samples = self._is_number and name in _MEANS_OF_LAST
         reduction = self.loss.reduction
         # A gradient of several values is that of their sum. One number is neither summed nor not.
         is_sum = reduction == "sum" or is_per_sample and reduction in (None, "none")
         is_sum = is_sum and not self._is_number
-        compares = is_circle or self._reduces_samples or not (is_per_sample or is_sum)
-        if compares and is_of_keras(function):
+        compares = name == "circle" or self._reduces_samples or not (is_per_sample or is_sum)
+        if compares and is_of_keras(function) and not is_mean_of_samples:
             return Divisor.COMPARES
         if is_sum:
             return Divisor.NOTHING
@@ -133,9 +143,12 @@ class Term:
         return bool(self.shape) and self.shape[0] not in (None, 1, *rows)
 
     @property
-    def ignores_sum(self):
-        """True if the loss returns one number, of which its reduction says nothing."""
-        return self._is_number and self.loss.reduction == "sum"
+    def of_number(self):
+        """What Keras does with the loss if it returns one number, a Divisor. None if nothing."""
+        if self._is_number and self.loss.reduction == "sum":
+            return Divisor.ONE_NUMBER
+        is_weighted = self._is_number and self._sample_weight is not None
+        return Divisor.TIMES_WEIGHTS if is_weighted else None
 
     @property
     def key(self):

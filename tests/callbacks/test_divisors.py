@@ -268,6 +268,30 @@ def test_an_output_without_weight():
     assert_equal(*found, rtol=0, atol=1e-6)
 
 
+def of_one_axis():
+    """Return the model, whose outputs have no other axis than samples."""
+    x = keras.Input((3,))
+    y = layers.Dense(4, activation="tanh", name="hidden")(x)
+    return keras.Model(x, layers.Reshape(())(layers.Dense(1, name="out")(y)))
+
+
+def test_outputs_of_one_axis():
+    """Of these, the last axis is that of samples: Keras takes a mean over them."""
+    batches, big = samples(())
+    ours = hosts.ours("SGD", accum_iters=3, **RATE)
+    actual, said = train(of_one_axis, ours, batches, "mse")
+    assert not said
+    assert_equal(actual, train(of_one_axis, stock_sgd(), [big], "mse")[0], rtol=0, atol=1e-6)
+
+
+def test_one_number_and_sample_weights():
+    """Keras multiplies the number by their mean, which isn't that of the big batch."""
+    (x, y), weight = samples()[1], np.arange(6.0)
+    model = compiled(network(), hosts.ours("SGD", accum_iters=3, **RATE), OneNumber())
+    with pytest.warns(match="multiplies by the mean of the sample weights"):
+        model.fit(x, y, batch_size=2, sample_weight=weight, verbose=0)
+
+
 class OfFunction(keras.Model):
     """Computes its loss in a function of its own, which is traced by itself."""
 

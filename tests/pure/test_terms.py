@@ -16,11 +16,11 @@ from keras_accum.terms.term import Divisor, Term, are_means, find_divisor, read_
 # -- the table -------------------------------------------------------------------------------------
 
 
-def term(divisor, key=1, size=6, masked=False, leaves_out=False, name="it", ignores_sum=False):
+def term(divisor, key=1, size=6, masked=False, leaves_out=False, name="it", of_number=None):
     """A term as the table reads it, by default of six samples with a value each."""
     kind = Divisor[divisor.upper()]
     found = SimpleNamespace(name=name, divisor=kind, key=key, size=size, shape=(6, key))
-    found.depends_on_data, found.leaves_out, found.ignores_sum = masked, leaves_out, ignores_sum
+    found.depends_on_data, found.leaves_out, found.of_number = masked, leaves_out, of_number
     return found
 
 
@@ -76,7 +76,7 @@ DECISIONS = [
     ([unknown, masked], {}, SAMPLES, "loss 'it' is divided.*aren't masked", BOTH),
     ([unknown, sum_], {}, SAMPLES, "the loss 'it' is a sum", BOTH),
     ([term("unknown", masked=True)], {}, SAMPLES, "aren't masked", BOTH),
-    ([term("unknown", ignores_sum=True)], {}, SAMPLES, "one number, so its reduction='sum'", BOTH),
+    ([term("unknown", of_number=Divisor.ONE_NUMBER)], {}, SAMPLES, "number, so its reduc", BOTH),
     ([term("unknown", leaves_out=True)], {}, SAMPLES, "mean over values", BOTH),
     ([term("samples", leaves_out=True)], OWN_SIX, SAMPLES, None, None, [6, 6], "mean"),
     ([mean], OWN_SIX, SAMPLES, None, None, [6, 6], "compute_loss.*MicroBatchWeights"),
@@ -199,6 +199,7 @@ TERMS = {
     "from the end": (array(6), {"fn": of_keras(), "axis": -2}, "COMPARES", False, 1, 6),
     "its sum": (array(6), {**OF_KERAS_SUM, "axis": 0}, "COMPARES", False, 1, 6),
     "another axis": (array(6, 4), {"fn": of_keras(), "axis": [-1, 1]}, "VALUES", False, 4, 24),
+    "an output of one axis": (array(), {"fn": of_keras("huber")}, "UNKNOWN", False, 1, 1),
     "of Keras": (array(6), {"fn": of_keras("mse")}, "SAMPLES", False, 1, 6),
     "masked values": (array(6, mask=half), {}, "UNMASKED", True, (id(half),), 3),
     "a masked output": (array(6), {"output_mask": half}, "UNMASKED", True, (id(half),), 3),
@@ -217,6 +218,15 @@ def test_what_a_call_is_divided_by(values, more, divisor, in_data, key, count):
     assert (found.divisor, found.depends_on_data) == (Divisor[divisor], in_data)
     assert (found.key, found.count("float64")) == (key, count)
     assert (found.name, found.size) == ("it", np.size(values))
+
+
+def test_one_number():
+    assert [made(array(), reduction=name).of_number for name in ("sum", "mean")] == [
+        Divisor.ONE_NUMBER,
+        None,
+    ]
+    assert made(array(), weights=half).of_number is Divisor.TIMES_WEIGHTS
+    assert made(array(6), weights=half, reduction="sum").of_number is None
 
 
 def test_a_graph_that_does_not_know_the_lengths():
