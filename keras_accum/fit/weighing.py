@@ -12,7 +12,6 @@ from keras_accum.terms.problems import Problems
 from keras_accum.terms.reader import LossReader
 from keras_accum.terms.table import Way
 from keras_accum.terms.tap import Tap
-from keras_accum.terms.term import list_counting
 
 
 class WeighMicroBatches(InTrainFunction):
@@ -32,6 +31,10 @@ class WeighMicroBatches(InTrainFunction):
     def on_train_begin(self, logs=None):
         super().on_train_begin(logs)
         self.takes_part = True
+
+    def on_epoch_end(self, epoch, logs=None):
+        if self._weighing is not None:
+            self._weighing.check_graphs()
 
     def run(self, run, *arguments):
         # Not in the train step, because a strategy's replicas run it in turns.
@@ -75,7 +78,7 @@ class Weighing:
         self._tap = Tap(host, model, self._logs.weigh_new_metrics)
         self._current = {}  # a CurrentLoss for each replica
         self._weights = {}  # the FitWeights of each replica that no optimizer has taken yet
-        self.warn = self._problems.warn
+        self.warn, self.check_graphs = self._problems.warn, self._problems.check_graphs
 
     def fits(self, model):
         """Return True for the same model, not compiled again: what traces have shown holds."""
@@ -114,7 +117,7 @@ class Weighing:
             self.begin_step()
             if not counts_samples:
                 return train_step(*arguments)
-            rows = self._reader.find_rows(arguments[-1])
+            rows = self._reader.find_rows_of_step(arguments[-1])
             if rows is None:
                 return train_step(*arguments)
             samples = FitWeights(self._values.traces(), [self._reader.count_samples(rows)])
@@ -123,7 +126,7 @@ class Weighing:
             with self._tap.scope() as terms:
                 result = train_step(*arguments)
                 if samples.is_taken:
-                    loss = self._reader.describe(terms, rows.shape[0], table.OWN_STEP)
+                    loss = self._reader.describe(terms, rows, table.OWN_STEP)
                     self.check(loss.decide())
             return result
 
@@ -135,17 +138,19 @@ class Weighing:
         if self._weight is not None:
             current.weight = current.weight_of_logs = self._weight(*batch)
             check_weight(current.weight)
-        x, y, y_pred, _ = batch
         with self._tap.scope() as terms:
             del terms[:]  # those of an earlier call in the model's own step
             current.terms = terms
             loss = self._compute_loss(*arguments, **keywords)
-            current.terms = list_counting(terms)
-        rows = self._reader.find_rows(x, y_pred, y)
-        samples = None if rows is None else rows.shape[0]
-        decision = self._reader.describe(current.terms, samples).decide()
+            current.terms = list(terms)
+        rows = self._reader.find_rows(*batch)
+        inputs = self._reader.find_rows(batch[0])
+        described = self._reader.describe(current.terms, rows, inputs=inputs)
+        decision = described.decide()
         self.check(decision)
-        weight = self._find_weight(current, decision, rows)
+        if self._weight is None and rows is not None:
+            self._problems.count(decision)
+        weight = self._find_weight(current, described.terms, decision, rows)
         current.terms = ()  # they have the tensors of a trace or step
         if weight is None:
             return loss
@@ -164,14 +169,14 @@ class Weighing:
             self._problems.check(decision)
         self._problems.check_sums()
 
-    def _find_weight(self, current, decision, rows):
+    def _find_weight(self, current, terms, decision, rows):
         """Return the micro-batch's weight, None if there is no way to know it."""
         if self._weight is not None:
             weight = current.weight
         elif decision.way is Way.AS_SUM:
             return OF_SUM
         elif decision.way is Way.BY_DIVISOR:
-            weight = self._reader.read_divisor(current.terms[0])
+            weight = self._reader.read_divisor(terms[0])
         else:
             weight = self._reader.count_samples(rows)
         current.weight = None if weight is None else self._values.without_gradient(weight)
@@ -182,13 +187,13 @@ class Weighing:
         current = self._current.get(self._replicas.index())
         if current is None or self._weight is not None or not current.terms:
             return None if current is None else current.weight_of_logs
-        # Keras updates the metrics of outputs within `compute_loss`, each after its own loss.
-        term = list_counting(current.terms)[0] if is_whole else current.terms[-1]
         if is_whole:
-            is_divided = self._reader.describe(current.terms, None).decide().way is Way.BY_DIVISOR
-        else:
-            is_divided = term.is_mean
-        return self._reader.read_divisor(term) if is_divided else None
+            described = self._reader.describe(current.terms)
+            is_divided = described.decide().way is Way.BY_DIVISOR
+            return self._reader.read_divisor(described.terms[0]) if is_divided else None
+        # Keras updates the metrics of outputs within `compute_loss`, each after its own loss.
+        term = current.terms[-1]
+        return self._reader.read_divisor(term) if term.is_mean else None
 
     def give(self, weight):
         """Let the next call of each optimizer take the weight."""

@@ -17,23 +17,24 @@ class Host:
     """The Keras that a model is written in. Each Keras has a subclass.
 
     ops: an object with some functions of `keras.ops`.
-    added_losses: the number of losses that layers added to a step, without weight penalties.
+    list_added_losses: lists the losses that layers added to a step, without weight penalties.
     has_penalties: returns True if weights that train have penalties.
     flatten: lists the leaves in a nested structure.
     get_mask, set_mask: read and write the mask on a layer's output, which may be None.
     find_losses: returns Keras's container of a model's losses or None, the name of their list in
         it, and a function that replaces the loss in an item by the result of another function.
-    list_loss_weights: the weights of the losses in such a container, in their order.
+    list_loss_weights: lists the weight of each loss in a container that is built, None for 1.
     loss_metrics: lists the metrics that average a model's losses, "loss" first if it's there.
     make_sum_loss: returns a loss without `call`, with reduction "sum".
     least_weight: the least weight of a micro-batch in `fit`.
     read, write: a variable's value as a NumPy array, and the inverse. `read` also takes a tensor.
+    make_ratios: returns what compares so many numbers in graphs, None if Python knows all sizes.
     is_traced: False if train steps run eagerly, so Python sees every value.
     """
 
     name = keras = ops = flatten = get_mask = read = None
     import_keras, shape = "import keras", "keras.ops.shape"  # in docstrings' examples
-    is_traced = True
+    is_traced, make_ratios = True, None
     # Not 0: a window in which all is masked has the average gradient, as the big batch.
     least_weight = 1e-25
 

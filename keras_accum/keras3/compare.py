@@ -23,7 +23,14 @@ ACCESSORS, SEARCHED = [], ()
 if keras.backend.backend() == "tensorflow":
     from tensorflow import convert_to_tensor as to_dense
 
-    from keras_accum.tensorflow.compare import ACCESSORS, device_name, in_full_precision, running
+    from keras_accum.tensorflow.compare import (
+        ACCESSORS,
+        device_name,
+        in_full_precision,
+        list_embeddings,
+        note_clipping,
+        running,
+    )
 
 elif keras.backend.backend() == "jax":
     import jax
@@ -89,9 +96,9 @@ class Recorder(keras.optimizers.Optimizer):
 
 _SPARSE = (
     "Embeddings on TensorFlow ({}): the gradients are equal, but stock {} gets them sparse. Adam "
-    "squares each occurrence of a row separately, others skip rows that don't occur. For the same, "
-    "use the stock optimizer with MicroBatches({}) and whole batches."
+    "squares each occurrence of a row separately, others skip rows that don't occur. {}"
 )
+_SAME = "For the same, use the stock optimizer with MicroBatches({}) and whole batches."
 
 
 def _is_linear(optimizer):
@@ -166,13 +173,14 @@ class Subject(subject.Subject):
     def list_notes(self, optimizers, size):
         if keras.backend.backend() != "tensorflow":
             return []
-        layers = self._list_layers()
-        embeddings = [layer for layer in layers if isinstance(layer, keras.layers.Embedding)]
-        names = [layer.name for layer in embeddings if layer.trainable_weights]
+        names = list_some(list_embeddings(self._list_layers(), keras))
+        remedy = _SAME.format(size)
         ours = [inner for optimizer in optimizers for inner in accumulating_in(optimizer)]
-        if not names or all(map(_is_linear, ours)):
-            return []
-        return [_SPARSE.format(list_some(names), type(ours[0])._stock_class.__name__, size)]
+        notes = note_clipping(names, ours, remedy)
+        if names and not all(map(_is_linear, ours)):
+            stock = type(ours[0])._stock_class.__name__
+            notes.append(_SPARSE.format(names, stock, remedy))
+        return notes
 
     def running(self):
         return running()

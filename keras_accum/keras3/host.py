@@ -9,6 +9,9 @@ from keras_accum.host.layers import normalizes_batches, torch_modules
 from keras_accum.keras3.masks import get_mask, set_mask
 
 IS_TORCH = keras.backend.backend() == "torch"
+make_ratios = None
+if keras.backend.backend() == "tensorflow":
+    from keras_accum.tensorflow.ratios import make_ratios
 
 
 def read(variable):
@@ -35,6 +38,7 @@ class _Host(Host):
     is_traced = not IS_TORCH
     get_mask, set_mask = staticmethod(get_mask), staticmethod(set_mask)
     flatten, read = staticmethod(keras.tree.flatten), staticmethod(read)
+    make_ratios = make_ratios and staticmethod(make_ratios)
 
     def find_losses(self, model):
         def replace(item, function):
@@ -44,6 +48,8 @@ class _Host(Host):
         return model._compile_loss, "_flat_losses", replace
 
     def list_loss_weights(self, container):
+        for item in container._flat_losses:
+            check_members(keras, item, ["loss_weights"])
         return [item.loss_weights for item in container._flat_losses]
 
     def loss_metrics(self, model):
@@ -66,8 +72,9 @@ class _Host(Host):
     def make_sum_loss(self, dtype):
         return keras.losses.Loss(reduction="sum", dtype=dtype)
 
-    def added_losses(self, model):
-        return len(model.losses) - len(_list_penalized(model))
+    def list_added_losses(self, model):
+        losses = model.losses  # penalties on weights come last
+        return losses[: len(losses) - len(_list_penalized(model))]
 
     def has_penalties(self, model):
         return bool(_list_penalized(model))
@@ -87,3 +94,4 @@ class _Host(Host):
 
 HOST = _Host()
 check_members(keras, keras.Model, ["_flatten_layers"])  # called in `fit` and in comparisons
+check_members(keras, keras.losses.MeanSquaredError(), ["_fn_kwargs"])  # has the axis of a loss

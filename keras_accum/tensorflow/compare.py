@@ -8,6 +8,30 @@ import tensorflow as tf
 
 from keras_accum.compare.put_back import Accessor
 
+_CLIPS = (
+    "Embeddings on TensorFlow ({}): the gradients are equal, but stock {} clips the occurrences of "
+    "a row before it adds them, and ours their sum. {}"
+)
+
+
+def list_embeddings(layers, keras):
+    """Return the names of embeddings that train."""
+    embeddings = [layer for layer in layers if isinstance(layer, keras.layers.Embedding)]
+    return [layer.name for layer in embeddings if layer.trainable_weights]
+
+
+def note_clipping(names, optimizers, remedy):
+    """Return a note in a list about clipped gradients of embeddings, if an optimizer clips.
+
+    names: the embeddings' names as text, "" if there are none.
+    """
+    arguments = "clipnorm", "clipvalue", "global_clipnorm"
+    for optimizer in optimizers:
+        if names and any(getattr(optimizer, name, None) for name in arguments):
+            stock = optimizer._stock_class.__name__
+            return [_CLIPS.format(names, stock, remedy)]
+    return []
+
 
 def _write(variable, value):
     variable.assign(value)

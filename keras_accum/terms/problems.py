@@ -18,6 +18,7 @@ class Problems:
         self._host, self._model, self._optimizers = host, model, optimizers
         self._has_own_code = has_own_code
         self._ratios = None  # of several divisors, in the traces and steps so far
+        self._in_graphs = {}  # {number of divisors: (host's Ratios, Decision)}
         self._notes = []  # (optimizer, text)
         self._told = set()  # optimizers; a text has shapes, so a later batch may have another
 
@@ -26,6 +27,9 @@ class Problems:
         problem, strict = decision.problem, decision.strict_problem
         if decision.sizes and self._are_unequal(decision.sizes):
             problem = strict = decision.if_unequal
+        self._note(decision, problem, strict)
+
+    def _note(self, decision, problem, strict):
         start = table.BY_SAMPLES if decision.way is Way.BY_SAMPLES else ""
         for optimizer in self._optimizers:
             options = optimizer._accumulation.options
@@ -42,10 +46,29 @@ class Problems:
         before, self._ratios = self._ratios, self._ratios or ratios
         return before not in (None, ratios)
 
+    def count(self, decision):
+        """Let a graph compare the numbers that Python doesn't know."""
+        count = len(decision.counted)
+        if not count or not self._host.make_ratios:
+            return
+        if count not in self._in_graphs:
+            kept = decision._replace(counted=())  # which has the tensors of a trace
+            self._in_graphs[count] = self._host.make_ratios(count), kept
+        ratios, _ = self._in_graphs[count]
+        if ratios is not None:
+            ratios.note(decision.counted)
+
+    def check_graphs(self):
+        """Warn of what graphs have found, or raise it as a ValueError, after an epoch."""
+        for ratios, decision in self._in_graphs.values():
+            if ratios is not None and ratios.differ():
+                self._note(decision, decision.if_unequal, decision.if_unequal)
+        self.warn()
+
     def check_sums(self):
         """Note terms that `reduction="sum"` would count too often."""
         model, host, has_own_code = self._model, self._host, self._has_own_code
-        adds = host.added_losses(model) > 0
+        adds = len(host.list_added_losses(model)) > 0
         if not (has_own_code or adds):
             return
         for optimizer in self._optimizers:

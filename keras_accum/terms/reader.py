@@ -3,7 +3,7 @@
 from keras_accum.host import find_own_methods
 from keras_accum.terms import repeated, table
 from keras_accum.terms.tap import find_own_losses
-from keras_accum.terms.term import find_divisor, list_counting, read_shape
+from keras_accum.terms.term import Rows, find_divisor, read_shape
 
 
 class LossReader:
@@ -17,40 +17,66 @@ class LossReader:
 
     def __init__(self, host, model, optimizer, dtype):
         self._host, self._model, self._optimizer, self._dtype = host, model, optimizer, dtype
+        self._kept = None  # losses that model and layers keep, and that aren't means
         own = find_own_methods(model, host.keras.Model, "compute_loss", "train_step")
         self.own_loss = table.OWN_LOSS if "compute_loss" in own else ""
         self.has_own_step = "train_step" in own
 
-    def describe(self, terms, samples, own=None):
+    def describe(self, terms, rows=None, own=None, inputs=None):
         """Return the Loss of these terms.
 
-        samples: their number, None if unknown.
+        rows: an array with a row for each sample, None if unknown.
+        inputs: the first array of x, if its rows may not be samples.
         own: what put the loss together, if not `own_loss`.
         """
-        host, model, terms = self._host, self._model, list_counting(terms)
+        host, model = self._host, self._model
         own = self.own_loss if own is None else own
-        kept = find_own_losses(host, model) if own and not terms else ()
-        divisors = [(loss.name, find_divisor(loss)) for loss in kept]
-        has_sum = any(term.loss.reduction == "sum" for term in terms)
+        terms = [term for term in terms if term.is_in_loss]
+        added = [read_shape(loss) != () for loss in host.list_added_losses(model)]
+        has_sum = any(added) or any(term.loss.reduction == "sum" for term in terms)
         return table.Loss(
             terms,
-            samples,
-            adds=host.added_losses(model) > 0,
+            Rows(host, rows),
+            Rows(host, rows if inputs is None else inputs),
+            adds=bool(added),
+            adds_sums=any(added),
+            adds_means=not all(added),
             is_penalized=has_sum and host.has_penalties(model),
             own=own,
-            kept=[(name, divisor) for name, divisor in divisors if divisor is not None],
+            kept=self._find_kept(terms) if own else (),
             remedy=self._make_remedy() if has_sum else "",
         )
+
+    def _find_kept(self, terms):
+        """Return (name, Divisor) of the losses kept for own code, if no term shows them."""
+        if self._kept is None:
+            kept = find_own_losses(self._host, self._model)
+            pairs = [(loss, find_divisor(loss)) for loss in kept]
+            self._kept = [(loss, divisor) for loss, divisor in pairs if divisor is not None]
+        shown = [term.loss for term in terms]
+        return [(x.name, d) for x, d in self._kept if not any(x is loss for loss in shown)]
 
     def _make_remedy(self):
         if self._optimizer is None:
             return ""
         return repeated.make_remedy(self._model, self._optimizer, self._host)
 
-    def find_rows(self, *nested):
-        """Return the first array that has a row for each sample, or None."""
-        arrays = [array for structure in nested for array in self._host.flatten(structure)]
-        return next((array for array in arrays if read_shape(array)), None)
+    def find_rows(self, x=None, y=None, y_pred=None, sample_weight=None, *others):
+        """Return the first array of a batch that has a row for each sample, or None.
+
+        Targets come first: in a batch of graphs, x has a row for each node.
+        """
+        for structure in (y, y_pred, sample_weight, x, others):
+            for array in self._host.flatten(structure):
+                if read_shape(array):
+                    return array
+        return None
+
+    def find_rows_of_step(self, data):
+        """Return the same for the data that a train step gets, as far as Keras tells."""
+        data = tuple(data) if isinstance(data, (tuple, list)) else (data,)
+        x, y, sample_weight, *others = data + (None,) * (3 - len(data))
+        return self.find_rows(x, y, None, sample_weight, *others)
 
     def count_samples(self, rows):
         """Return the number of samples, None if there are no rows."""

@@ -28,6 +28,10 @@ _ADDED = (
     "Layers add losses, such as activity penalties, which are means over samples, and the loss "
     "{!r} {}. " + _IN_SLICES + " Otherwise, leave these losses out."
 )
+_ADDED_SUM = (
+    "A loss given to `add_loss` has several values, and Keras takes their sum, beside terms that "
+    "aren't sums. Give `add_loss` their mean."
+)
 _UNREADABLE = (
     "`fit` can't read what {} is divided by, and the loss {!r} {}. If the whole loss is divided by "
     "one number, {}."
@@ -53,6 +57,7 @@ class Decision(NamedTuple):
     strict_problem: the same for `reduction="weighted"`.
     sizes: numbers whose ratios must be the same in all micro-batches; empty if nothing must.
     if_unequal: the problem if they aren't.
+    counted: what these numbers count, if a graph must count it: a Term or Rows for each.
     """
 
     way: Way
@@ -60,14 +65,18 @@ class Decision(NamedTuple):
     strict_problem: Any = None
     sizes: Sequence = ()
     if_unequal: Any = None
+    counted: Sequence = ()
 
 
 class Loss(NamedTuple):
     """A model's loss, as one call of `compute_loss` shows it.
 
     terms: a Term for each call of a compiled loss.
-    rows: the number of samples, None if a graph doesn't know it.
+    rows: the Rows that are samples.
+    inputs: the Rows of x, over which layers take means.
     adds: True if layers add losses, such as activity penalties.
+    adds_sums, adds_means: True if some of them have several values, of which Keras takes the sum,
+        or one value.
     is_penalized: True if weights that train have penalties.
     own: the model's own code that puts the loss together, in words, or "".
     kept: (name, Divisor) of the losses that the model keeps for it.
@@ -76,7 +85,10 @@ class Loss(NamedTuple):
 
     terms: Sequence
     rows: Any = None
+    inputs: Any = None
     adds: bool = False
+    adds_sums: bool = False
+    adds_means: bool = False
     is_penalized: bool = False
     own: str = ""
     kept: Sequence = ()
@@ -87,6 +99,11 @@ class Loss(NamedTuple):
         divisors = [term.divisor for term in self.terms]
         if Divisor.COMPARES in divisors:
             return _by_samples(_COMPARES.format(*self._find(divisors, Divisor.COMPARES)))
+        if self.adds_sums and not self.own:
+            beside = [divisor for divisor in divisors if divisor is not Divisor.NOTHING]
+            if beside or self.adds_means or self.is_penalized:
+                return _by_samples(_ADDED_SUM)
+            return Decision(Way.AS_SUM)
         if self.own or not divisors or Divisor.UNKNOWN in divisors:
             return self._decide_unreadable(divisors)
         if Divisor.NOTHING in divisors:
@@ -98,8 +115,8 @@ class Loss(NamedTuple):
             return Decision(Way.BY_DIVISOR)
         keys, problem = [term.key for term in self.terms], self._explain_several(divisors)
         if all(isinstance(key, int) for key in keys):
-            sizes = self._list_sizes(keys, has_rows=self.adds)
-            return Decision(Way.BY_DIVISOR, sizes=sizes, if_unequal=problem)
+            sizes, counted = self._list_sizes(keys, self.terms, [self.inputs] * self.adds)
+            return Decision(Way.BY_DIVISOR, None, None, sizes, problem, counted)
         if len({*keys}) == 1 and not self.adds:
             return Decision(Way.BY_DIVISOR)
         return _by_samples(problem)
@@ -117,6 +134,8 @@ class Loss(NamedTuple):
                 varying.append((term.name, Divisor.UNMASKED if is_unknown else divisor))
             elif is_unknown and term.leaves_out:
                 varying.append((term.name, Divisor.VALUES))
+            elif is_unknown and term.of_number is not None:
+                varying.append((term.name, term.of_number))
         if varying:
             return _by_samples(self._explain_unreadable(what, *varying[0]))
         is_strict = not self.own or not divisors or Divisor.UNKNOWN in divisors
@@ -130,8 +149,8 @@ class Loss(NamedTuple):
         unequal = self._explain_unreadable(what, means[0].name, Divisor.VALUES)
         if not all(isinstance(key, int) for key in keys):  # a graph that doesn't know the lengths
             return _by_samples(unequal)
-        sizes = self._list_sizes(keys, means)
-        return Decision(Way.BY_SAMPLES, None, strict, sizes, unequal)
+        sizes, counted = self._list_sizes(keys, means, [self.rows])
+        return Decision(Way.BY_SAMPLES, None, strict, sizes, unequal, counted)
 
     def _explain_unreadable(self, what, name, divisor):
         remedy = BY_CALL if self.own == OWN_STEP else BY_FUNCTION
@@ -141,14 +160,14 @@ class Loss(NamedTuple):
         """Return the name of the first term with this divisor, and the words for the divisor."""
         return self.terms[divisors.index(divisor)].name, divisor.value
 
-    def _list_sizes(self, keys, terms=None, has_rows=True):
-        """Return the number of values in each term, and of samples with `has_rows`.
+    def _list_sizes(self, keys, terms, rows):
+        """Return the numbers of values in terms and of rows, and what a graph must count for them.
 
-        If a graph doesn't know one of them, return the numbers per sample.
+        If a graph doesn't know one of them, the numbers are those per sample.
         """
-        sizes = [term.size for term in (self.terms if terms is None else terms)]
-        sizes += [self.rows] if has_rows else []
-        return [*keys, *[1] * has_rows] if None in sizes else sizes
+        counted = [*terms, *rows]
+        sizes = [each.size for each in counted]
+        return ([*keys, *[1] * len(rows)], counted) if None in sizes else (sizes, ())
 
     def _explain_several(self, divisors):
         """Return the problem with several divisors."""

@@ -1,7 +1,6 @@
 """The tap on a model's losses: each call in a train step becomes a Term."""
 
 import contextlib
-import functools
 
 from keras_accum.host import check_members
 from keras_accum.host.scopes import attribute
@@ -48,9 +47,8 @@ class Tap:
         container, name, replace = self._host.find_losses(self._model)
         losses = vars(container)[name]
         if self._tapped is None or self._tapped[0] is not losses:
-            weights = self._host.list_loss_weights(container)
-            make = [functools.partial(self._stand_in, weight) for weight in weights]
-            self._tapped = losses, list(map(replace, losses, make))
+            pairs = zip(losses, self._host.list_loss_weights(container))
+            self._tapped = losses, [replace(x, self._stand_in_with(weight)) for x, weight in pairs]
         stack.enter_context(attribute(container, name, self._tapped[1]))
 
     def _build_and_install(self, stack):
@@ -63,19 +61,18 @@ class Tap:
 
         return build
 
-    def _stand_in(self, weight, loss):
-        def note(term):
-            term.counts = weight is None or weight != 0
-            self.terms.append(term)
+    def _stand_in_with(self, weight):
+        def stand_in(loss):
+            return _TappedLoss(self._host, loss, weight, lambda term: self.terms.append(term))
 
-        return _TappedLoss(self._host, loss, note)
+        return stand_in
 
 
 class _TappedLoss:
     """Stands in for a loss in Keras's container."""
 
-    def __init__(self, host, loss, note):
-        self._host, self._loss, self._note = host, loss, note
+    def __init__(self, host, loss, weight, note):
+        self._host, self._loss, self._weight, self._note = host, loss, weight, note
         self._has_own_call = type(loss).__call__ is not host.keras.losses.Loss.__call__
 
     def __getattr__(self, name):
@@ -87,7 +84,7 @@ class _TappedLoss:
             result, values = loss(y_true, y_pred, sample_weight=sample_weight), None
         else:
             result, values = call_noting(loss, loss.call, y_true, y_pred, sample_weight)
-        self._note(Term(self._host, loss, values, y_true, y_pred, sample_weight))
+        self._note(Term(self._host, loss, values, y_true, y_pred, sample_weight, self._weight))
         return result
 
 
@@ -109,7 +106,11 @@ def call_noting(loss, call, *arguments, **keywords):
 
 
 def find_own_losses(host, model):
-    """Return the losses that a model keeps as its attributes, for its own `compute_loss`."""
-    losses = [v for v in list(vars(model).values()) if isinstance(v, host.keras.losses.Loss)]
-    container, _, _ = host.find_losses(model)
-    return [loss for loss in losses if loss is not container]
+    """Return the losses kept by a model and its layers, for its own code.
+
+    A layer may be a task that computes a loss, as in TensorFlow Recommenders.
+    """
+    kept = [value for layer in host.list_layers(model) for value in list(vars(layer).values())]
+    losses = {id(v): v for v in kept if isinstance(v, host.keras.losses.Loss)}
+    losses.pop(id(host.find_losses(model)[0]), None)
+    return list(losses.values())

@@ -2,12 +2,21 @@
 
 import enum
 import functools
+import numbers
 import operator
 
 from keras_accum.host import is_of_keras
 
 BY_SAMPLE_WEIGHT = "mean_with_sample_weight"  # a loss reduction, dividing by the sample weights
 _MEANS = {"mean", "sum_over_batch_size", "auto", BY_SAMPLE_WEIGHT}  # "auto" is tf_keras's
+
+
+# Keras's functions that take a mean over the last axis: samples, if an output has no other axis.
+_MEANS_OF_LAST = {
+    *("mean_squared_error", "mean_absolute_error", "mean_absolute_percentage_error"),
+    *("mean_squared_logarithmic_error", "huber", "log_cosh", "hinge", "squared_hinge", "poisson"),
+    *("binary_crossentropy", "binary_focal_crossentropy"),
+}
 
 
 class Divisor(enum.Enum):
@@ -19,6 +28,8 @@ class Divisor(enum.Enum):
     SAMPLE_WEIGHTS = "is divided by the sum of sample weights"
     NOTHING = "is a sum"
     COMPARES = "isn't a mean over samples: it compares samples with each other, or adds them up"
+    ONE_NUMBER = "returns one number, so its reduction='sum' does nothing"
+    TIMES_WEIGHTS = "returns one number, which Keras multiplies by the mean of the sample weights"
     UNKNOWN = "can't be read"
 
 
@@ -41,11 +52,6 @@ def are_means(losses):
     return find_reductions(losses) <= _MEANS
 
 
-def list_counting(terms):
-    """Return the terms that the loss depends on, all if it depends on none."""
-    return [term for term in terms if term.counts] or list(terms)
-
-
 class Term:
     """One call of a loss.
 
@@ -53,17 +59,20 @@ class Term:
     shape: the shape of `values`; empty if unknown.
     targets: the first array of the loss's targets.
     masks: the masks on the output and on `values`; each may be None.
+    is_in_loss: False if its weight in `compile(loss_weights=...)` is 0.
     counted: its divisor, None until somebody asks for it.
-    counts: False if the model's loss has it with the weight 0.
     """
 
-    counted, counts = None, True
+    counted = None
 
-    def __init__(self, host, loss, values, y_true, y_pred, sample_weight):
+    def __init__(self, host, loss, values, y_true, y_pred, sample_weight, weight=None):
         self._host, self.loss, self.values = host, loss, values
         self.shape, self.targets = read_shape(values), host.flatten(y_true)[0]
+        rank = getattr(getattr(values, "shape", None), "rank", 0)  # None in a graph of TensorFlow
+        self._is_number = values is not None and self.shape == () and rank == 0
         self.masks = [host.get_mask(y_pred), host.get_mask(values)]
         self._sample_weight = sample_weight
+        self.is_in_loss = not isinstance(weight, numbers.Real) or weight != 0
 
     @property
     def name(self):
@@ -74,6 +83,10 @@ class Term:
         """The number of values, None if a graph doesn't know it."""
         return None if None in self.shape else _multiply(self.shape)
 
+    def measure(self):
+        """Return the number of values, a tensor if only a graph knows it."""
+        return self._host.ops.size(self.values)
+
     @property
     def divisor(self):
         """The kind of number that Keras divides the loss by, a Divisor."""
@@ -81,16 +94,29 @@ class Term:
         rows = read_shape(self.targets)[:1]
         # A number that a graph doesn't know counts as that of the rows, but may be another.
         is_per_sample = bool(self.shape) and self.shape[0] in (None, *rows)
-        compares = not is_per_sample or getattr(function, "__name__", "") == "circle"
-        if self.loss.reduction == "sum" or is_per_sample and self.loss.reduction in (None, "none"):
-            return Divisor.NOTHING  # a gradient of several values is that of their sum
-        if compares and is_of_keras(function):
+        name = getattr(function, "__name__", "")
+        is_mean_of_samples = self._is_number and name in _MEANS_OF_LAST
+        reduction = self.loss.reduction
+        # A gradient of several values is that of their sum. One number is neither summed nor not.
+        is_sum = reduction == "sum" or is_per_sample and reduction in (None, "none")
+        is_sum = is_sum and not self._is_number
+        compares = name == "circle" or self._reduces_samples or not (is_per_sample or is_sum)
+        if compares and is_of_keras(function) and not is_mean_of_samples:
             return Divisor.COMPARES
+        if is_sum:
+            return Divisor.NOTHING
         if not is_per_sample or not are_means([self.loss]):
             return Divisor.UNKNOWN
         if self.depends_on_data:
             return Divisor.SAMPLE_WEIGHTS if self._divides_by_weights else Divisor.UNMASKED
         return Divisor.SAMPLES if len(self.shape) == 1 else Divisor.VALUES
+
+    @property
+    def _reduces_samples(self):
+        """True if a loss of Keras reduces the samples' axis, as `Dice(axis=(0, 1, 2))`."""
+        axes = getattr(self.loss, "_fn_kwargs", {}).get("axis")
+        axes = axes if isinstance(axes, (list, tuple)) else [axes]
+        return any(axis in (0, -len(self.shape) - len(axes)) for axis in axes)
 
     @property
     def is_mean(self):
@@ -115,6 +141,14 @@ class Term:
         """
         rows = read_shape(self.targets)[:1]
         return bool(self.shape) and self.shape[0] not in (None, 1, *rows)
+
+    @property
+    def of_number(self):
+        """What Keras does with the loss if it returns one number, a Divisor. None if nothing."""
+        if self._is_number and self.loss.reduction == "sum":
+            return Divisor.ONE_NUMBER
+        is_weighted = self._is_number and self._sample_weight is not None
+        return Divisor.TIMES_WEIGHTS if is_weighted else None
 
     @property
     def key(self):
@@ -158,6 +192,21 @@ class Term:
         total = host.make_sum_loss(dtype)
         total.call = lambda *_: ones[1]
         return total(ones[0], ones[0], sample_weight=weights)
+
+
+class Rows:
+    """The rows of an array, such as samples.
+
+    size: their number, None if a graph doesn't know it.
+    """
+
+    def __init__(self, host, array):
+        self._host, self.values = host, array
+        self.size = next(iter(read_shape(array)), None)
+
+    def measure(self):
+        """Return their number, a tensor if only a graph knows it."""
+        return self._host.ops.shape(self.values)[0]
 
 
 def _multiply(sizes):

@@ -6,7 +6,8 @@ import numpy as np
 import tensorflow as tf
 
 from keras_accum.compare import subject
-from keras_accum.convert import inner
+from keras_accum.compare.verdict import list_some
+from keras_accum.convert import accumulating_in, inner
 from keras_accum.engine.models import note
 from keras_accum.host import check_members
 from keras_accum.tensorflow import compare
@@ -105,6 +106,11 @@ class Subject(subject.Subject):
 
     def draws(self, layer):
         return getattr(layer, "_random_generator", None) is not None
+
+    def list_notes(self, optimizers, size):
+        names = list_some(compare.list_embeddings(self._list_layers(), keras))
+        ours = [inner for optimizer in optimizers for inner in accumulating_in(optimizer)]
+        return compare.note_clipping(names, ours, "Clip no embeddings, or accept it.")
 
     def running(self):
         return compare.running()

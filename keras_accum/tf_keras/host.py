@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from keras_accum.host import check_members, is_named
 from keras_accum.host.description import Host
+from keras_accum.tensorflow.ratios import make_ratios
 from keras_accum.tf_keras.imports import IMPORT_KERAS, keras
 
 # TensorFlow's operations, by their names in Keras 3.
@@ -22,6 +23,8 @@ class _Host(Host):
     shape = "keras.backend.shape"
     least_weight = 0.0  # the mean of nothing is NaN here
     flatten, read = staticmethod(tf.nest.flatten), staticmethod(keras.backend.get_value)
+
+    make_ratios = staticmethod(make_ratios)
 
     def get_mask(self, output):
         return getattr(output, "_keras_mask", None)  # not every output has a mask
@@ -50,8 +53,9 @@ class _Host(Host):
     def make_sum_loss(self, dtype):
         return keras.losses.Loss(reduction="sum")
 
-    def added_losses(self, model):
-        return sum(len(layer._eager_losses or layer._losses) for layer in self.list_layers(model))
+    def list_added_losses(self, model):
+        layers = self.list_layers(model)
+        return [loss for layer in layers for loss in layer._eager_losses or layer._losses]
 
     def has_penalties(self, model):
         return any(layer._callable_losses for layer in self.list_layers(model) if layer.trainable)
@@ -79,3 +83,4 @@ class _Host(Host):
 
 HOST = _Host()
 check_members(keras, keras.Model, ["_flatten_layers"])  # called in `fit` and in comparisons
+check_members(keras, keras.losses.MeanSquaredError(), ["_fn_kwargs"])  # has the axis of a loss

@@ -346,12 +346,14 @@ def test_embeddings_on_tensorflow():
     """There, a stock optimizer gets a sparse gradient, and Keras 3's squares its parts."""
     model = tokens()
     said = {}
-    for name in ("Adam", "SGD"):
-        model.compile(ours(name), "mse", run_eagerly=True)
-        said[name] = str(compare(model, STEPS))
+    for name, more in ("Adam", {}), ("SGD", {}), ("SGD", {"clipnorm": 1.0}):
+        model.compile(ours(name, **more), "mse", run_eagerly=True)
+        said[" ".join([name, *more])] = str(compare(model, STEPS))
     text = "stock Adam gets them sparse.*MicroBatches\\(4\\)"
     assert all(found.startswith("equal") for found in said.values())
-    assert bool(re.search(text, said["Adam"])) == hosts.IS_KERAS3 and "sparse" not in said["SGD"]
+    assert bool(re.search(text, said["Adam"])) == hosts.IS_KERAS3
+    assert "Embeddings" not in said["SGD"]
+    assert "stock SGD clips the occurrences of a row" in said["SGD clipnorm"]
 
 
 @thorough

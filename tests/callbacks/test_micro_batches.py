@@ -72,6 +72,12 @@ def sequential(*more, **of_first):
     return keras.Sequential([layers.Input((3,)), first, *more, layers.Dense(2, name="out")])
 
 
+def one_mask():
+    x = layers.Input((STEPS, 3))
+    y = layers.Masking()(x)
+    return keras.Model(x, [layers.Dense(2, name=name)(y) for name in ("one", "two")])
+
+
 def with_penalties():
     return sequential(MeanSquare(), kernel_regularizer="l2", activity_regularizer=ACTIVITY)
 
@@ -337,6 +343,7 @@ DIVIDED = {
         lambda: {"loss": keras.losses.SparseCategoricalCrossentropy(ignore_class=2)},
     ),
     "weighted mean": (sequential, (X, Y), WEIGHTED, lambda: {"loss": mse(WEIGHTED_MEAN)}),
+    "one mask": (one_mask, (SEQUENCES, [TARGETS, 2 * TARGETS]), {}, {"loss": ["mse", "mae"]}),
 }  # fmt: skip
 COUPLED = {
     "contrastive": (
@@ -369,7 +376,8 @@ QUICK = ["masks and weights", "contrastive", "integer outputs", "sample weights"
 QUICK += ["compute_loss with a weight"]
 # What a traced loop does in its own way. PyTorch, which compiles nothing, has all rows.
 TRACED = ["a last batch in a part of a slice", "two steps in one call", "masked sums"]
-TRACED += ["ignored class", "a short last batch", *QUICK, *["eagerly"] * hosts.IS_TENSORFLOW]
+TRACED += ["ignored class", "one mask", "a short last batch", *QUICK]
+TRACED += ["eagerly"] * hosts.IS_TENSORFLOW
 TRACED += [*READING, "convolutions"]
 
 
@@ -437,7 +445,7 @@ def test_slices_differ_by_one_sample():
 
 
 # What slices can be weighed for, in one pass.
-IN_ONE_PASS = ["ignored class", "weighted mean"]
+IN_ONE_PASS = ["ignored class", "weighted mean", "one mask"]
 
 
 @pytest.mark.filterwarnings("ignore:keras_accum. MicroBatches splits batches")
@@ -645,6 +653,30 @@ def test_compiled_again():
         model, _ = train(CASES["sample weights"], callbacks, epochs=1)
         model.compile(hosts.stock("SGD", learning_rate=0.1), mse("sum"))
         model.fit(X, Y, BATCH, sample_weight=WEIGHTS, shuffle=False, verbose=0, callbacks=callbacks)
+        found.append(dict(enumerate(model.get_weights())))
+    assert_equal(*found)
+
+
+@pytest.mark.filterwarnings("ignore:keras_accum")
+@pytest.mark.parametrize(
+    "first", [pytest.param("counted by samples", marks=thorough), "in two passes"]
+)
+def test_what_was_learnt_of_a_loss_ends_with_its_compile(first):
+    """The next loss of the same model is weighed, and needs no second pass."""
+    found = []
+    for is_used in True, False:
+        callback, model = MicroBatches(SIZE), initialize(normalized(first == "counted by samples"))
+
+        def fit(loss, callback, model=model):
+            model.compile(hosts.stock("SGD", learning_rate=0.1), loss, **WITHOUT_XLA)
+            arguments = {"sample_weight": WEIGHTS, "shuffle": False, "verbose": 0}
+            model.fit(X, Y, BATCH, callbacks=[callback], **arguments)
+
+        fit(scalar if first == "counted by samples" else contrastive, callback)
+        assert callback.loss == ("auto" if first == "counted by samples" else "batch")
+        model.get_layer("norm").trainable = True
+        fit(mse(WEIGHTED_MEAN), callback if is_used else MicroBatches(SIZE))
+        assert not is_used or callback.loss == "auto"
         found.append(dict(enumerate(model.get_weights())))
     assert_equal(*found)
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import training
 from cases import (
+    Case,
     on_adam,
     quick_first,
     quick_once,
@@ -370,21 +371,39 @@ LEFT_OUT = {
     "own compute_loss": ("own `compute_loss`", heads(1, OfSubset), 1, "mse"),
     "two": ("divided by different numbers", heads(2), 2, [of_present, of_present]),
     "one of two": ("divided by different numbers", heads(2), 2, [of_present, "mse"]),
-    "a penalty": ("that layers add", heads(1, activity_regularizer="l2"), 1, of_present),
+    "a penalty": ("Layers add losses", heads(1, activity_regularizer="l2"), 1, of_present),
 }
-# Not as it should be: where a graph doesn't know the number of values, nothing is said.
-SILENT = pytest.mark.xfail(strict=True, reason="a graph can't tell that samples are left out")
 tensorflow_only = pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="only TensorFlow")
 
 
-@SILENT
 @tensorflow_only
 @quick_first("message, build, outputs, loss", LEFT_OUT)
 def test_divisors_that_differ_in_a_graph(message, build, outputs, loss):
-    optimizer = hosts.ours("Adam", accum_iters=2, reduction="weighted")
-    model = compiled(build(), optimizer, loss, run_eagerly=False)
-    with pytest.raises(Exception, match=message):
-        fit(model, MICRO, with_missing_labels(outputs))
+    """Only the graph knows how many samples are left, and an epoch's end says so, once."""
+    for reduction, jit in ("weighted", False), ("auto", loss == "mse"):
+        optimizer = hosts.ours("Adam", accum_iters=2, reduction=reduction)
+        model = compiled(build(), optimizer, loss, run_eagerly=False, jit_compile=jit)
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always", hosts.accum.AccumulationWarning)
+            strict = pytest.raises(ValueError, match=message)
+            with strict if reduction == "weighted" else contextlib.nullcontext():
+                fit(model, MICRO, with_missing_labels(outputs))
+        texts = [str(w.message) for w in found if w.category is hosts.accum.AccumulationWarning]
+        assert len(texts) == (reduction == "auto") and all(message in text for text in texts)
+
+
+@tensorflow_only
+def test_divisors_that_do_not_differ_in_a_graph():
+    """Two heads that leave out the same samples, with a short last batch: nothing is said."""
+    x, (y, _) = with_missing_labels(2)
+
+    def of_same():
+        return heads(2)()
+
+    settings = {"loss": [of_present] * 2, "run_eagerly": False}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", hosts.accum.AccumulationWarning)
+        both(Case("Adam", {}), of_same, (x, [y, y]), compile=settings)
 
 
 @pytest.mark.skipif(not hosts.IS_TORCH, reason="about steps in which Python knows the values")

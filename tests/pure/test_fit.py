@@ -347,7 +347,11 @@ def test_the_number_of_samples(monkeypatch):
         monkeypatch.setattr(HOST.ops, "shape", lambda rows, number=number: (number, 3))
         counted = read.count_samples(Unsized())
         assert (counted, counted.dtype) == (expected, "float64")
-    assert read.find_rows(None, [3.0, (X, Y)]) is X and read.find_rows(None, 3.0) is None
+    assert read.find_rows(X, [3.0, (Y,)], 2 * X) is Y and read.find_rows(None, 3.0) is None
+    assert read.find_rows(X, None, Y) is Y and read.find_rows(X, None, None, Y) is Y
+    for data, expected in (((X, Y), Y), ([X, Y, None], Y), ((X, None, Y), Y), (X, X), ((), None)):
+        assert read.find_rows_of_step(data) is expected
+    assert read.find_rows_of_step((None, None, None, X)) is X
 
 
 def test_a_divisor_is_not_zero():
@@ -361,23 +365,34 @@ def test_a_divisor_is_not_zero():
 
 @pytest.mark.parametrize("reduction", ["sum", "mean"])
 def test_a_loss_described_by_its_terms(reduction, monkeypatch):
-    """With what the model keeps for its own code, if no term shows it."""
+    """With what the model and its layers keep for its own code, and no term shows."""
     monkeypatch.setattr(type(HOST), "has_penalties", lambda *_: True)
     model = compiled(ours(), reduction, HalfLoss)
     model.kept, model.other = SquaredError("sum", "kept"), SquaredError("mean", "other")
-    term = SimpleNamespace(loss=model.loss[0], counts=True)
+    model.layers = [SimpleNamespace(task=SquaredError("sum", "of a task"), same=model.kept)]
+    sums = [("kept", Divisor.NOTHING), ("of a task", Divisor.NOTHING)]
+    term = SimpleNamespace(loss=model.loss[0], is_in_loss=True)
     read, is_sum = reader(model, model.optimizer), reduction == "sum"
-    loss = read.describe([term], 4)
-    assert (loss.terms, loss.rows, loss.adds, loss.kept) == ([term], 4, False, [])
+    loss = read.describe([term], Y)
+    assert (loss.terms, loss.rows.size, loss.inputs.size, loss.kept) == ([term], 10, 10, sums)
+    assert (loss.rows.measure(), read.describe([term]).rows.size) == (10, None)
+    assert (loss.adds, loss.adds_sums, loss.adds_means) == (False, False, False)
     assert (loss.is_penalized, "loss_weights=[3.0]" in loss.remedy) == (is_sum, is_sum)
     assert loss.own == read.own_loss != "" and not read.has_own_step
-    assert read.describe([], None).kept == [("kept", Divisor.NOTHING)]
-    assert reader(model).describe([term], 4).remedy == ""
-    monkeypatch.setattr(type(HOST), "added_losses", lambda *_: 1)
-    assert read.describe([term], 4).adds
+    assert read.describe([]).kept == sums
+    assert read.describe([SimpleNamespace(loss=model.kept, is_in_loss=True)]).kept == sums[1:]
+    assert reader(model).describe([term]).remedy == ""
+    loss = read.describe([term], Y[:4], inputs=X)
+    assert (loss.rows.size, loss.inputs.size) == (4, 10)
+    kinds = ([1.0], (False, True)), ([X, X], (True, False)), ([1.0, X], (True, True))
+    for added, expected in kinds:
+        monkeypatch.setattr(type(HOST), "list_added_losses", lambda *_, added=added: added)
+        loss = read.describe([])
+        assert loss.adds and (loss.adds_sums, loss.adds_means) == expected
+        assert loss.is_penalized == expected[0]
     stock = compiled(ours())
     stock.kept = SquaredError("sum", "kept")
-    assert reader(stock).describe([], None).kept == [] and reader(stock).own_loss == ""
+    assert reader(stock).describe([]).kept == () and reader(stock).own_loss == ""
     assert reader(compiled(ours(), model=OwnStep)).has_own_step
 
 

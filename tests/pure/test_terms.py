@@ -16,11 +16,11 @@ from keras_accum.terms.term import Divisor, Term, are_means, find_divisor, read_
 # -- the table -------------------------------------------------------------------------------------
 
 
-def term(divisor, key=1, size=6, masked=False, leaves_out=False, name="it"):
+def term(divisor, key=1, size=6, masked=False, leaves_out=False, name="it", of_number=None):
     """A term as the table reads it, by default of six samples with a value each."""
     kind = Divisor[divisor.upper()]
     found = SimpleNamespace(name=name, divisor=kind, key=key, size=size, shape=(6, key))
-    found.depends_on_data, found.leaves_out = masked, leaves_out
+    found.depends_on_data, found.leaves_out, found.of_number = masked, leaves_out, of_number
     return found
 
 
@@ -28,8 +28,11 @@ mean, values, masked = term("samples"), term("values", 3, 18), term("unmasked", 
 sum_, unknown, compares = term("nothing"), term("unknown"), term("compares")
 other = term("unmasked", ("b",), masked=True, name="other")
 BY, AS_SUM, SAMPLES = Way.BY_DIVISOR, Way.AS_SUM, Way.BY_SAMPLES
-SIX = {"rows": 6}
-OWN_SIX = {"own": OWN_LOSS, "rows": 6}
+SIX = {"rows": SimpleNamespace(size=6)}
+OWN_SIX = {"own": OWN_LOSS, **SIX}
+ADDS = {"adds": True, "adds_means": True, **SIX, "inputs": SimpleNamespace(size=7)}
+ADDS_SUMS = {"adds": True, "adds_sums": True, **SIX}
+UNKNOWN = SimpleNamespace(size=None)
 BOTH = object()  # the problem of "weighted" is the same
 
 # Terms, and what else is known of a loss; the way; the problem, and that of "weighted"; numbers
@@ -48,17 +51,23 @@ DECISIONS = [
     ([mean, compares], {"own": OWN_LOSS}, SAMPLES, "isn't a mean over samples", BOTH),
     # several means: their numbers of values, where they are known
     ([mean, values], {}, BY, None, None, [6, 18], "Several losses.*of values .6, 1., .*6, 3"),
-    ([mean, values], {"rows": 6}, BY, None, None, [6, 18], "Several losses"),
+    ([mean, values], SIX, BY, None, None, [6, 18], "Several losses"),
     ([mean, term("values", 3, None)], {}, BY, None, None, [1, 3], "Several losses"),
     ([mean, masked], {}, SAMPLES, "Several losses", BOTH),
     ([masked, masked], {}, BY, None, None),
     ([masked, other], {}, SAMPLES, "Several losses.*'it' of values.*'other' of values", BOTH),
     # beside losses that layers add, which are means over samples
-    ([mean], {"adds": True, "rows": 6}, BY, None, None, [6, 6], "Layers add losses"),
-    ([values], {"adds": True, "rows": 6}, BY, None, None, [18, 6], "Layers add.* mean over values"),
-    ([values], {"adds": True}, BY, None, None, [3, 1], "Layers add losses"),
+    ([mean], ADDS, BY, None, None, [6, 7], "Layers add losses"),
+    ([values], ADDS, BY, None, None, [18, 7], "Layers add.* mean over values"),
+    ([values], {**ADDS, "inputs": UNKNOWN}, BY, None, None, [3, 1], "Layers add losses"),
     ([masked], {"adds": True}, SAMPLES, "Layers add.*aren't masked", BOTH),
-    ([mean, values], {"adds": True, "rows": 6}, BY, None, None, [6, 18, 6], "Layers add losses"),
+    ([mean, values], ADDS, BY, None, None, [6, 18, 7], "Layers add losses"),
+    # or sums, of several values each
+    ([], ADDS_SUMS, AS_SUM, None, None),
+    ([sum_], ADDS_SUMS, AS_SUM, None, None),
+    ([mean], ADDS_SUMS, SAMPLES, "Give `add_loss` their mean", BOTH),
+    ([], {**ADDS_SUMS, "adds_means": True}, SAMPLES, "Keras takes their sum", BOTH),
+    ([], {**ADDS_SUMS, "is_penalized": True}, SAMPLES, "Keras takes their sum", BOTH),
     # what `fit` can't read
     ([], {}, SAMPLES, None, "the model's loss is divided by.*no compiled loss"),
     ([unknown], {}, SAMPLES, None, "the loss 'it' is divided.*MicroBatchWeights"),
@@ -67,6 +76,7 @@ DECISIONS = [
     ([unknown, masked], {}, SAMPLES, "loss 'it' is divided.*aren't masked", BOTH),
     ([unknown, sum_], {}, SAMPLES, "the loss 'it' is a sum", BOTH),
     ([term("unknown", masked=True)], {}, SAMPLES, "aren't masked", BOTH),
+    ([term("unknown", of_number=Divisor.ONE_NUMBER)], {}, SAMPLES, "number, so its reduc", BOTH),
     ([term("unknown", leaves_out=True)], {}, SAMPLES, "mean over values", BOTH),
     ([term("samples", leaves_out=True)], OWN_SIX, SAMPLES, None, None, [6, 6], "mean"),
     ([mean], OWN_SIX, SAMPLES, None, None, [6, 6], "compute_loss.*MicroBatchWeights"),
@@ -87,6 +97,8 @@ def test_what_a_window_does_with_a_loss(row):
     sizes, if_unequal = unequal or ([], None)
     found = Loss(terms, **more).decide()
     assert (found.way, list(found.sizes)) == (way, sizes)
+    is_counted = more.get("inputs") is UNKNOWN or any(each.size is None for each in terms)
+    assert len(found.counted) == len(sizes) * is_counted
     assert_says(found.problem, problem)
     assert_says(found.strict_problem, problem if strict is BOTH else strict)
     assert_says(found.if_unequal, if_unequal)
@@ -142,8 +154,8 @@ LIBRARY = SimpleNamespace(
 )
 
 
-def loss(reduction="sum_over_batch_size", name="it", fn=None, ignore_class=None):
-    more = {} if fn is None else {"fn": fn}
+def loss(reduction="sum_over_batch_size", name="it", fn=None, ignore_class=None, axis=None):
+    more = {} if fn is None else {"fn": fn, "_fn_kwargs": {"axis": axis}}
     config = {} if ignore_class is None else {"ignore_class": ignore_class}
     return SimpleNamespace(reduction=reduction, name=name, get_config=lambda: config, **more)
 
@@ -161,6 +173,7 @@ def of_keras(name="dice"):
     return function
 
 
+OF_KERAS_SUM = {"fn": of_keras(), "reduction": "sum"}
 WITHOUT = {"reduction": "mean_with_sample_weight"}
 WEIGHTED = {**WITHOUT, "weights": np.full(6, 0.5)}
 half = np.array([1, 1, 1, 0, 0, 0])
@@ -179,6 +192,14 @@ TERMS = {
     "a scalar of Keras": (array(), {"fn": of_keras()}, "COMPARES", False, 1, 1),
     "circle": (array(6), {"fn": of_keras("circle")}, "COMPARES", False, 1, 6),
     "a user's circle": (array(6), {"fn": lambda: 0}, "SAMPLES", False, 1, 6),
+    "a sum of a scalar": (array(), {"reduction": "sum"}, "UNKNOWN", False, 1, 1),
+    "no values and a sum": (None, {"reduction": "sum"}, "NOTHING", False, 1, 1),
+    "a scalar of Keras and a sum": (array(), OF_KERAS_SUM, "COMPARES", False, 1, 1),
+    "an axis of samples": (array(6), {"fn": of_keras(), "axis": (0, 1)}, "COMPARES", False, 1, 6),
+    "from the end": (array(6), {"fn": of_keras(), "axis": -2}, "COMPARES", False, 1, 6),
+    "its sum": (array(6), {**OF_KERAS_SUM, "axis": 0}, "COMPARES", False, 1, 6),
+    "another axis": (array(6, 4), {"fn": of_keras(), "axis": [-1, 1]}, "VALUES", False, 4, 24),
+    "an output of one axis": (array(), {"fn": of_keras("huber")}, "UNKNOWN", False, 1, 1),
     "of Keras": (array(6), {"fn": of_keras("mse")}, "SAMPLES", False, 1, 6),
     "masked values": (array(6, mask=half), {}, "UNMASKED", True, (id(half),), 3),
     "a masked output": (array(6), {"output_mask": half}, "UNMASKED", True, (id(half),), 3),
@@ -197,6 +218,15 @@ def test_what_a_call_is_divided_by(values, more, divisor, in_data, key, count):
     assert (found.divisor, found.depends_on_data) == (Divisor[divisor], in_data)
     assert (found.key, found.count("float64")) == (key, count)
     assert (found.name, found.size) == ("it", np.size(values))
+
+
+def test_one_number():
+    assert [made(array(), reduction=name).of_number for name in ("sum", "mean")] == [
+        Divisor.ONE_NUMBER,
+        None,
+    ]
+    assert made(array(), weights=half).of_number is Divisor.TIMES_WEIGHTS
+    assert made(array(6), weights=half, reduction="sum").of_number is None
 
 
 def test_a_graph_that_does_not_know_the_lengths():

@@ -252,8 +252,8 @@ class NumPyHost(Host):
     def make_sum_loss(self, dtype):
         return Loss("sum")
 
-    def added_losses(self, model):
-        return 0
+    def list_added_losses(self, model):
+        return []
 
     def has_penalties(self, model):
         return False

@@ -150,7 +150,7 @@ class MicroBatches(InTrainFunction):
         super().on_train_begin(logs)
         private_members.check(self.model)
         self._check_model()
-        if self._step is None or self._step.model is not self.model:
+        if self._step is None or not self._step.fits(self.model):
             self._step = BackendStep(self.model, self._size, self._loss, self.host)
         self._step.check()
         self.takes_part = True

@@ -9,10 +9,16 @@ from keras_accum.engine.pending import OF_SUM
 from keras_accum.host import find_own_methods
 from keras_accum.host.layers import trains_normalization
 from keras_accum.host.scopes import attribute
-from keras_accum.keras3.micro_batches.losses import NotInSlices, scaling_losses, watching_layers
+from keras_accum.keras3.micro_batches.losses import (
+    NotInSlices,
+    copy_logs,
+    is_weighted,
+    log_as_one_batch,
+    scaling_losses,
+    watching_layers,
+)
 from keras_accum.keras3.micro_batches.outputs import Outputs
 from keras_accum.terms.table import Way
-from keras_accum.terms.term import Divisor
 
 _OTHERS = "not all terms of the loss are divided by the same number"
 _OF_PROCESSES = "each process divides its loss by another number"
@@ -63,7 +69,11 @@ class OnePass:
         step = self.step
         if has_own_loss(step.model) and not self.counts_samples:
             raise NotInSlices(_OWN_LOSS)
-        return step.sum_slices(self.add, data, rows)
+        logs = step.run(self.copy_logs, ())
+        return (*step.sum_slices(self.add, data, rows), logs)
+
+    def copy_logs(self, _):
+        return copy_logs(self.step.model)
 
     def add(self, carry, data, count, rows):
         """Add a slice's share in the gradients of a batch."""
@@ -71,9 +81,10 @@ class OnePass:
             gradients, totals = self.differentiate(data, count, rows)
         return self.step.add(carry, gradients, totals)
 
-    def finish(self, sums, totals, rows):
+    def finish(self, sums, totals, logs, rows):
         """Return the gradients of a batch."""
         step = self.step
+        log_as_one_batch(step.model, logs, rows)
         if self.is_weighted:
             share, loss = totals[0], totals[1]  # a tensor of TensorFlow can't be unpacked
             step.track_loss(loss / share, rows)
@@ -111,24 +122,25 @@ class OnePass:
     def _find_share(self, count, rows):
         """Return a slice's share in the batch's loss, and its divisor if that is needed."""
         step, share = self.step, count / rows
-        divided = [term for term in self.terms if term.divisor is not Divisor.NOTHING]
-        is_weighted = self.is_weighted = any(term.depends_on_data for term in divided)
+        self.is_weighted = any(is_weighted(term) for term in self.terms if term.is_in_loss)
         self.decision = None
-        if not self.terms or not (is_weighted or step.weighing is not None):
+        if not self.terms or not (self.is_weighted or step.weighing is not None):
             return share, None
-        samples = count if isinstance(count, int) else None  # a graph may not know it
-        self.decision = step.reader.describe(self.terms, samples).decide()
+        described = step.reader.describe(self.terms)
+        self.decision = described.decide()
         is_divided = self.decision.way is Way.BY_DIVISOR
-        if is_weighted and step.called() is not step.model:  # which reduces sums in the last slice
+        # A wrapper for several processes reduces sums in the last slice.
+        if self.is_weighted and step.called() is not step.model:
             raise NotInSlices(_OF_PROCESSES)
-        if is_weighted and not is_divided:
+        if self.is_weighted and not is_divided:
             raise NotInSlices(_OTHERS)
-        term, dtype, reader = self.terms[0], step.totals_dtype, step.reader
+        dtype, reader = step.totals_dtype, step.reader
+        term = described.terms[0] if described.terms else None
         if is_divided:
             divisor = ops.cast(reader.read_divisor(term), dtype)
         else:
             divisor = reader.not_zero(ops.cast(count, dtype))
-        if is_weighted:  # not the divisor itself: half precision would overflow sooner
+        if self.is_weighted:  # not the divisor itself: half precision would overflow sooner
             share = ops.cast(share, dtype) * divisor / ops.cast(ops.size(term.values), dtype)
         return share, ops.stop_gradient(divisor)
 

@@ -61,6 +61,11 @@ class StepInSlices(Halving):
         self.host, self.one_pass, self.two_passes = host, OnePass(self), TwoPasses(self)
         self.searches, self.in_slices = size == "auto", False
         self.size = None if self.searches else size
+        self._compiled = model._loss_tracker  # a new one for each `compile`
+
+    def fits(self, model):
+        """Return True for the same model, not compiled again: what is known of its loss holds."""
+        return model is self.model and model._loss_tracker is self._compiled
 
     def check(self):
         """Start a training, or raise an error if the model can't be trained in slices."""
