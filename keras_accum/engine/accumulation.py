@@ -156,6 +156,7 @@ class Accumulation:
         self.window = None
         self.state, self.pending = State(self), Pending(self)
         self.weighing_callback = None  # the one by which `fit` itself weighs micro-batches
+        self.unended = None  # the last training, an Unended, if it hasn't ended
         self._error_in_build = None
 
     @contextlib.contextmanager
@@ -313,6 +314,19 @@ class Accumulation:
                 self.count(step)
 
         self.replicas.between_steps(update)
+
+    def discard_window(self):
+        """Write what a fresh window has: zeros, but for the length of the next windows."""
+        self.unended = None
+        of_window = {} if self.window is None else self.window.named
+        for name in of_window.keys() - {"state_format", "accum_iters"}:
+            variable = of_window[name]
+            self.store.write(variable, np.zeros(list(map(int, variable.shape))))
+
+    def continue_window(self):
+        """Note that the next training continues the window of one that hasn't ended."""
+        if self.unended is not None and not self.unended.is_running():
+            self.unended.continues = True
 
     def read_progress(self):
         """Return the number of completed updates and the position in the window."""

@@ -8,11 +8,19 @@ from collections import defaultdict
 
 from keras_accum.convert import list_accumulating
 from keras_accum.engine.pending import UNWEIGHED
+from keras_accum.engine.unended import Unended
 from keras_accum.fit import closing, hooks, train_function, warnings
 from keras_accum.fit.callback import Callback
 from keras_accum.fit.weighing import WeighMicroBatches
 from keras_accum.host import find_own_methods, is_named, warn_once
 from keras_accum.terms import repeated
+
+_DISCARDED = (
+    "The last training didn't end, so the {} micro-batches in its open window are discarded: this "
+    "training would see them again. To continue inside the epoch in place of this, call "
+    "`optimizer.position_in_data(samples, batch_size)` before `fit`; to update with them, "
+    "`optimizer.apply_partial_window()`. To hide this warning, `optimizer.discard_window()`."
+)
 
 
 def look_at_trainings(host):
@@ -35,7 +43,8 @@ def look_at_trainings(host):
             _introduce(self.callbacks)
             if optimizers and model.built:
                 repeated.refuse_repeated(model, optimizers, host)
-            on_train_begin(self, logs)
+            on_train_begin(self, logs)  # a callback may load a state
+            _begin_windows(self, optimizers)
             added = _find_weighing(weighing_class, self, optimizers, host)
             ends_all = any(map(_ends_windows, self.callbacks))
             ends_any = any(o._accumulation.options.ends_with_epoch for o in optimizers)
@@ -49,6 +58,29 @@ def look_at_trainings(host):
         return begin
 
     return host.keras.callbacks.CallbackList, "on_train_begin", hook
+
+
+def _begin_windows(callbacks, optimizers):
+    """Discard the windows of a training that hasn't ended, and note that this one runs."""
+    this = Unended(callbacks)
+    for optimizer in optimizers:
+        accumulation, last = optimizer._accumulation, optimizer._accumulation.unended
+        if last is not None and last.is_running():  # a `fit` in a callback of `fit`
+            continue
+        if last is not None and not last.continues:
+            position = optimizer.window_position
+            accumulation.discard_window()  # a step that failed may have left a part of its sum
+            if position:
+                warn_once(optimizer, _DISCARDED, position)
+        accumulation.unended = this
+
+
+def _end_windows(callbacks, optimizers):
+    """Note that a training has ended."""
+    for optimizer in optimizers:
+        last = optimizer._accumulation.unended
+        if last is not None and last.is_of(callbacks):
+            optimizer._accumulation.unended = None
 
 
 def _introduce(callbacks):
@@ -127,4 +159,5 @@ def _install(callbacks, optimizers, host, added):
         before["on_train_batch_end"].append(check)
     for name, functions in warnings.find_hooks(callbacks, optimizers, host, added).items():
         before[name] += functions
+    before["on_train_end"].insert(0, lambda logs=None: _end_windows(callbacks, optimizers))
     hooks.install(callbacks, before, after)

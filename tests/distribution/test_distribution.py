@@ -93,6 +93,7 @@ def test_mirrored_strategy_with_mixed_precision(strategy):
 @tensorflow_only
 def test_reductions_in_two_windows():
     """Each micro-batch reduces its gradients once."""
+
     def reductions(**gate):
         strategy, executed = replicas.counting()
         with strategy.scope():

@@ -426,9 +426,7 @@ ROWS.update(
             *("equal", "", lambda: dense(kernel_initializer="zeros"), (X, Y * [1e-2, 1e-7])),
             more=lambda: {"loss": keras.losses.LogCosh()},
         ),
-        "short, its own loss": row(
-            "equal", "", OwnLoss, SHORT, more=lambda: {"loss": None}
-        ),
+        "short, its own loss": row("equal", "", OwnLoss, SHORT, more=lambda: {"loss": None}),
         "short, added losses alone": row(
             *("equal", "", of_added, SHORT[:1]), more=lambda: {"loss": None}
         ),

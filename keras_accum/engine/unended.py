@@ -1,0 +1,30 @@
+"""A training that hasn't ended. No Keras is imported here."""
+
+import sys
+import weakref
+
+
+class Unended:
+    """A training that hasn't ended: it runs, or an error or Ctrl-C has stopped it.
+
+    continues: True once somebody has asked where it stopped, or has loaded a state since: then the
+        next training continues its windows.
+    """
+
+    continues = False
+
+    def __init__(self, callbacks):
+        """`callbacks` is its CallbackList."""
+        self._callbacks = weakref.ref(callbacks)
+
+    def is_of(self, callbacks):
+        return self._callbacks() is callbacks
+
+    def is_running(self):
+        """Return True in a callback of this training."""
+        callbacks, frame = self._callbacks(), sys._getframe()
+        while callbacks is not None and frame is not None:
+            if frame.f_locals.get("self") is callbacks:
+                return True
+            frame = frame.f_back
+        return False
