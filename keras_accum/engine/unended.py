@@ -15,10 +15,14 @@ class Unended:
 
     def __init__(self, callbacks):
         """`callbacks` is its CallbackList."""
-        self._callbacks = weakref.ref(callbacks)
+        self._callbacks, self._handled = weakref.ref(callbacks), id(sys.exc_info()[1])
 
-    def is_of(self, callbacks):
-        return self._callbacks() is callbacks
+    def has_ended(self, callbacks):
+        """Return True at the end of these callbacks' training, unless an error has stopped it.
+
+        Up to Keras 3.14, JAX calls `on_train_end` after an error, too.
+        """
+        return self._callbacks() is callbacks and id(sys.exc_info()[1]) == self._handled
 
     def is_running(self):
         """Return True in a callback of this training."""

@@ -29,12 +29,6 @@ _ANOTHER_COMPILE = (
     "another loss. The next update adds up the gradients of both. If you don't mean this, call "
     "`optimizer.apply_partial_window()` before you compile."
 )
-_WITHOUT_WEIGHTS = (
-    "A window is open, and its {0} micro-batches count as 1 each, as in `train_on_batch` or your "
-    "own loop, while `fit` weighs a micro-batch by what its loss is divided by, such as its number "
-    "of samples. Unless that is 1, call `optimizer.apply_partial_window()` before `fit`, or "
-    "construct the optimizer with reduction='mean'."
-)
 _ON_WRAPPER = "`{0}` has no effect on a {1}: set `model.optimizer.inner_optimizer.{0}` instead."
 _NO_UPDATE = (
     "This training ends with no update: {}{} micro-batches are in the open window, and the weights "
@@ -286,14 +280,6 @@ def _find_other_losses(training, optimizer):
     return (position,) if position and before is not None and before() is not losses else None
 
 
-def _find_unweighed_window(training, optimizer):
-    accumulation, position = optimizer._accumulation, training.starts[optimizer][1]
-    if not position or accumulation.window.weight is None:
-        return None
-    weight = float(accumulation.store.read(accumulation.window.weight))
-    return (position,) if weight in (0, position) else None
-
-
 def _find_large_slices(training, optimizer):
     sizes = [callback.size for callback in training.slices if callback.exceeds(training.size)]
     is_split = training.in_slices or not training.size
@@ -369,7 +355,6 @@ ROWS = [
     Row((When.AT_BEGIN, When.AFTER_EPOCH), _ON_WRAPPER, _in_wrapper, _find_attribute),
     Row((When.AT_BEGIN,), _STOCK, _ours, _find_default_length),
     Row((When.AT_BEGIN,), _ANOTHER_COMPILE, _ours, _find_other_losses, is_once=False),
-    Row((When.AT_BEGIN,), _WITHOUT_WEIGHTS, _ours, _find_unweighed_window),
     Row((When.AFTER_BATCH,), _NO_SLICES, _compiled, _find_large_slices),
     Row((When.AFTER_BATCH,), _BOTH, _compiled, _find_slices_in_windows),
     Row((When.AFTER_BATCH,), _METRICS, _compiled, _find_metrics_of_slices),
