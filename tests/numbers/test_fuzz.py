@@ -48,6 +48,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:keras_accum. Using the saved accum_iters=."),
     pytest.mark.filterwarnings("ignore:keras_accum. No window of this training was whole"),
     pytest.mark.filterwarnings("ignore:keras_accum. A window is open, and its"),
+    pytest.mark.filterwarnings("ignore:keras_accum. This training ends with no update"),
 ]
 
 if hosts.BACKEND == "jax":
