@@ -14,6 +14,14 @@ from keras_accum.terms.reader import LossReader
 from keras_accum.terms.table import Way
 from keras_accum.terms.tap import Tap
 
+_OWN_GRADIENTS = (
+    "The loss is a sum, or has a value for each sample, and `{0}` computes gradients by itself: "
+    "`fit` can't know what they are divided by. If they are means over the samples, as with "
+    "clipping per sample, give reduction='mean', or for micro-batches of several sizes, "
+    + table.BY_FUNCTION
+    + ". If they are sums, give reduction='sum'. Received: reduction={1!r}"
+)
+
 
 class WeighMicroBatches(InTrainFunction):
     """Weighs each micro-batch in `fit`. `training` adds it to each training with windows.
@@ -242,6 +250,7 @@ class Weighing:
         if self._weight is not None:
             weight = current.weight
         elif decision.way is Way.AS_SUM:
+            self._check_own_gradients()
             return OF_SUM
         elif decision.way is Way.BY_DIVISOR:
             weight = self._reader.read_divisor(current.terms[0])
@@ -249,6 +258,13 @@ class Weighing:
             weight = self._reader.count_samples(rows)
         current.weight = None if weight is None else self._values.without_gradient(weight)
         return current.weight
+
+    def _check_own_gradients(self):
+        """Raise a ValueError if an optimizer may make means of the gradients of a sum."""
+        for engine in self._weighed:
+            own = self._host.find_own_gradients(engine.optimizer)
+            if own:
+                raise ValueError(_OWN_GRADIENTS.format(own, engine.options.reduction))
 
     def _find_weight_of_logs(self, is_whole):
         """Return the weight of a logged loss, None as in Keras."""

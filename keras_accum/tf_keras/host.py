@@ -4,7 +4,7 @@ import types
 
 import tensorflow as tf
 
-from keras_accum.host import check_members, is_named
+from keras_accum.host import check_members, find_user_classes, is_named
 from keras_accum.host.description import Host
 from keras_accum.tf_keras.imports import IMPORT_KERAS, keras
 
@@ -45,6 +45,14 @@ class _Host(Host):
 
     def make_sum_loss(self, dtype):
         return keras.losses.Loss(reduction="sum")
+
+    def find_own_gradients(self, optimizer):
+        names = "_compute_gradients", "compute_gradients"  # in the legacy and the newer style
+        for base in find_user_classes(type(optimizer)):
+            for name in names:
+                if name in vars(base):
+                    return f"{base.__name__}.{name}"
+        return ""
 
     def added_losses(self, model):
         return sum(len(layer._eager_losses or layer._losses) for layer in self.list_layers(model))

@@ -607,28 +607,31 @@ def clipped_per_sample(loss, variables, tape):
 
 @pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="Keras 3 computes gradients in its train step")
 def test_gradients_of_ones_own():
-    """The loss doesn't tell what they are divided by, and "mean" is the big batch."""
+    """The loss doesn't tell what they are divided by: "mean" or a weight is the big batch."""
     method = "compute_gradients" if hosts.IS_NEW_STYLE else "_compute_gradients"
     stock = type(hosts.stock("SGD"))
 
     def compute(self, loss, var_list, *more, tape=None, **arguments):
         return clipped_per_sample(loss, var_list, more[0] if more else tape)
 
-    def trained(optimizer, batch_size):
+    def trained(optimizer, batch_size, **more):
         loss = keras.losses.MeanSquaredError(reduction="none")
         model = training.compiled(training.dense_model(), optimizer, loss, run_eagerly=True)
-        training.fit(model, batch_size, epochs=1)
+        training.fit(model, batch_size, epochs=1, **more)
         return training.weights(model)
 
     private = subclass(stock, **{method: compute})
     of_ours = subclass(type(hosts.ours("SGD")), **{method: compute})
-    expected = trained(private(0.5), training.BIG)
     for cls in (accum.accumulating(private), of_ours):
         for reduction in ("auto", "weighted"):
-            with pytest.raises(ValueError, match="computes gradients itself.*reduction='mean'"):
-                cls(0.5, accum_iters=training.LENGTH, reduction=reduction)
+            with pytest.raises(ValueError, match="computes gradients by itself.*reduction='mean'"):
+                trained(cls(0.5, accum_iters=2, reduction=reduction), 2)
         ours = cls(0.5, accum_iters=training.LENGTH, reduction="mean")
-        assert_equal(trained(ours, training.MICRO), expected)
+        assert_equal(trained(ours, training.MICRO), trained(private(0.5), training.BIG))
+    weighing = accum.MicroBatchWeights(lambda x, y, y_pred, sample_weight: len(x))
+    ours, arrays = cls(0.5, accum_iters=3), [array[:8] for array in training.data()]
+    actual = trained(ours, 3, arrays=arrays, callbacks=[weighing])
+    assert_equal(actual, trained(private(0.5), 8, arrays=arrays))
 
 
 @pytest.mark.skipif(not hosts.IS_LEGACY, reason="elsewhere test_methods.py has it")
