@@ -698,6 +698,21 @@ class Wrapper:
         self.inner_optimizer.apply(*arguments)
 
 
+class Averaging:
+    """A user's wrapper, which may average the weights in each `apply`."""
+
+    def __init__(self, optimizer, average=None):
+        self.wrapped = optimizer
+        self.variables = [np.zeros((3, 2)) if average is None else average]
+        self.variables += optimizer.variables
+        self.build = optimizer.build
+
+    def apply(self, *arguments):
+        self.wrapped.apply(*arguments)
+
+    apply_gradients = apply
+
+
 class Normalization(Layer):
     """Named as Keras's is."""
 
@@ -747,6 +762,11 @@ ROWS = {
         *(lambda: wrapped([8.0], accum_iters=2), Model, {}),
         "`accum_iters` has no effect on a Wrapper",
     ),
+    "a wrapper that acts": (
+        *(lambda: Averaging(ours()), Model, {}),
+        "Averaging wraps SGDAccumulate and keeps values of its own",
+    ),
+    "a wrapper that doesn't": (lambda: Averaging(ours(), np.zeros(7)), Model, {}, None),
     "a scale that falls": (
         *(lambda: wrapped([8.0, 8.0, 2.0]), Model, {}),
         r"fell from 8 to 2.*SGDAccumulate\(...\), initial_scale=2\)",
@@ -806,7 +826,7 @@ def test_what_is_said_once(row, said):
 
 def test_each_row_of_the_table_is_tested():
     texts = [row.text for row in table.ROWS]
-    assert len(set(texts)) == len(texts) == 12
+    assert len(set(texts)) == len(texts) == 13
 
 
 def test_a_window_with_other_losses(said):
