@@ -13,9 +13,16 @@ class Unended:
 
     continues = False
 
-    def __init__(self, callbacks):
-        """`callbacks` is its CallbackList."""
+    def __init__(self, callbacks, engines):
+        """`callbacks` is its CallbackList, and `engines` are those of its optimizers."""
+        self._starts = [(engine, engine.read_progress()) for engine in engines]
         self._callbacks, self._handled = weakref.ref(callbacks), id(sys.exc_info()[1])
+
+    def discards(self, engine):
+        """Return True if the next training discards the window, unless this one began none."""
+        progress = engine.read_progress()
+        is_as_before = progress[1] > 0 and (engine, progress) in self._starts
+        return not (self.continues or is_as_before)
 
     def has_ended(self, callbacks):
         """Return True at the end of these callbacks' training, unless an error has stopped it.

@@ -16,9 +16,10 @@ from keras_accum.terms import repeated
 
 _DISCARDED = (
     "The last training didn't end, so the {} micro-batches in its open window are discarded: this "
-    "training would see them again. To continue inside the epoch in place of this, call "
-    "`optimizer.position_in_data(samples, batch_size)` before `fit`; to update with them, "
-    "`optimizer.apply_partial_window()`. To hide this warning, `optimizer.discard_window()`."
+    "training would see them again. To continue inside the epoch instead, call "
+    "`optimizer.position_in_data(samples, batch_size)` before `fit`, or load a state; to update "
+    "with them, `optimizer.apply_partial_window()`. To discard them without this warning, "
+    "`optimizer.discard_window()`."
 )
 
 
@@ -65,17 +66,18 @@ def look_at_trainings(host):
 
 def _begin_windows(callbacks, optimizers):
     """Discard the windows of a training that hasn't ended, and note that this one runs."""
-    this = Unended(callbacks)
-    for optimizer in optimizers:
-        accumulation, last = optimizer._accumulation, optimizer._accumulation.unended
-        if last is not None and last.is_running():  # a `fit` in a callback of `fit`
-            continue
-        if last is not None and not last.continues:
-            position = optimizer.window_position
-            accumulation.discard_window()  # a step that failed may have left a part of its sum
+    engines = [optimizer._accumulation for optimizer in optimizers]
+    # Not in a `fit` in a callback of `fit`, whose windows it continues.
+    engines = [e for e in engines if e.unended is None or not e.unended.is_running()]
+    for engine in engines:
+        if engine.unended is not None and engine.unended.discards(engine):
+            _, position = engine.read_progress()
+            engine.discard_window()  # a step that failed may have left a part of its sum
             if position:
-                warn_once(optimizer, _DISCARDED, position)
-        accumulation.unended = this
+                warn_once(engine.optimizer, _DISCARDED, position)
+    this = Unended(callbacks, engines)
+    for engine in engines:
+        engine.unended = this
 
 
 def _end_windows(callbacks, optimizers):

@@ -101,6 +101,8 @@ def look_at_train_on_batch(host):
             uninstall(model)  # Ctrl-C may have come before its call
             optimizers = list_accumulating(model)
             callbacks = find_weighing(host, model, optimizers)
+            for optimizer in optimizers:
+                optimizer._accumulation.continue_window()
             for callback in callbacks:
                 callback.set_model(model)
                 callback.on_train_begin()

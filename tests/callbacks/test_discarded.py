@@ -154,6 +154,33 @@ def test_discard_window(accum_iters):
 
 
 @needs_hook
+def test_a_fit_that_fails_at_once_leaves_the_window():
+    """That of the training before it, which has ended."""
+    model, reference = (compiled(dense_model(), adam(reduction="mean")) for _ in range(2))
+    arrays = [array[: LEFT * MICRO] for array in data()]
+    for each in model, reference:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            fit(each, MICRO, arrays, epochs=1)
+    with pytest.raises(Exception):  # noqa: B017
+        fit(model, MICRO, [array[:, :1] for array in arrays], epochs=1)
+    assert model.optimizer.window_position == LEFT
+    for each in model, reference:
+        assert said(each) == 0
+    assert_same(model, reference)
+
+
+@needs_hook
+def test_train_on_batch_continues():
+    """In a loop of one's own, and a later `fit` discards nothing of it."""
+    model, reference = interrupted(), compiled(dense_model(), adam())
+    go_on(model, LENGTH + LEFT, LENGTH + LEFT + 1)
+    assert said(model, arrays=[array[(LENGTH + LEFT + 1) * MICRO :] for array in data()]) == 0
+    fit(reference, MICRO, epochs=1)
+    assert_equal(state(model), state(reference), rtol=0, atol=0)
+
+
+@needs_hook
 def test_a_pickled_optimizer_continues():
     """It has no training of this process behind it."""
     model = interrupted()
