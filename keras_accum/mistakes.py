@@ -5,6 +5,7 @@ import inspect
 import itertools
 import re
 
+from keras_accum.engine.models import list_models
 from keras_accum.host import find_user_classes, is_of_keras
 from keras_accum.schedule import is_count
 
@@ -154,19 +155,29 @@ class NoAttribute:
             raise AttributeError(self._text.format(cls.__name__)) from None
 
 
+_IN_A_MODEL = (
+    "If layers were frozen or unfrozen since, or this is a copy of the model, compile it with a "
+    "new optimizer, `new = {}(...)`, not one of `from_optimizer`. Then, with `state = "
+    "optimizer.get_state()` of the old one, `new.build(model.trainable_variables)` and "
+    "`new.set_state(state, by_name=True)` continue the weights that both have."
+)
+_IN_A_LOOP = (
+    "Before the first step, call `optimizer.build(variables)` with all variables that it will ever "
+    "update. To continue with others, make a new one, `new = {}(...)`: after "
+    "`new.build(variables)`, `new.set_state(optimizer.get_state(), by_name=True)` continues the "
+    "weights that both have."
+)
+
+
 def check_known(store, variables):
     """Raise a ValueError for variables unknown to `build`."""
     known = set(map(store.key, store.variables))
     new = [store.get_name(v) for v in variables if store.key(v) not in known]
     if new:
+        name, has_model = type(store.optimizer).__name__, bool(list_models(store.optimizer))
         raise ValueError(
-            f"{type(store.optimizer).__name__} was built for {len(known)} variables, and these are "
-            f"others: {', '.join(new)}. If layers were frozen or unfrozen since, or this is a copy "
-            "of the model, compile it with a new optimizer, not one of `from_optimizer`; after "
-            "`new.build(model.trainable_variables)`, `new.set_state(state, by_name=True)` with "
-            "`state = optimizer.get_state()` continues the weights that both have. In your own "
-            "loop, call `optimizer.build(variables)` before the first step, with all variables "
-            "that it will ever update."
+            f"{name} was built for {len(known)} variables, and these are others: {', '.join(new)}. "
+            + (_IN_A_MODEL if has_model else _IN_A_LOOP).format(name)
         )
 
 

@@ -7,6 +7,7 @@ this list.
 
 import contextlib
 import functools
+from itertools import compress
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +16,7 @@ from keras_accum.engine.gradients import MicroBatch, apply_weight, drop_bad, tra
 from keras_accum.engine.pending import OF_SUM, Pending
 from keras_accum.engine.state import State
 from keras_accum.engine.window import (
+    LEAST,
     MISSING,
     OpenWindow,
     Step,
@@ -156,6 +158,8 @@ class Accumulation:
         self.window = None
         self.state, self.pending = State(self), Pending(self)
         self.weighing_callback = None  # the one by which `fit` itself weighs micro-batches
+        self.unended = None  # the last training, an Unended, if it hasn't ended
+        self._weighed_at = None  # the progress up to which Keras's trainings have weighed
         self._error_in_build = None
 
     @contextlib.contextmanager
@@ -198,7 +202,30 @@ class Accumulation:
         batch = apply_weight(self, weight, gradients, variables)
         weighted = batch.gradients, variables, batch.weight, self.window.weight
         gradients, weight = self.replicas.reduce_weighted(*weighted)
+        if self.pending.weighs_window:
+            self.weigh_window(weight)
+            self.pending.weighs_window = self.values.is_traced()  # until the next micro-batch
         return replace(batch, gradients=gradients, weight=weight)
+
+    def weigh_window(self, weight):
+        """Let the micro-batches in the window, which count 1 each, weigh as much as this one."""
+        values, window, store = self.values, self.window, self.store
+        position = values.read_counter(window.named["window_position"])
+        if is_known(position):
+            factor = weight if not is_known(weight) or weight > LEAST else 1
+            total = position * factor
+        else:  # a trace for several steps has it in each of them
+            before = values.value(window.weight)
+            position = values.cast(position, before.dtype)
+            are_unweighed = values.ops.equal(before * (before - position), 0)
+            ones = values.ops.ones_like(before)
+            factor = values.ops.where(weight > LEAST, values.cast(weight, before.dtype), ones)
+            factor = values.ops.where(are_unweighed, factor, ones)
+            total = values.ops.where(are_unweighed, position * factor, before)
+        sums = list(compress(store.sums, store.are_summed(store.variables)))
+        scaled = values.scale_all(list(map(values.value, sums)), factor)
+        self.replicas.on_each(sums, lambda _, target, value: target.assign(value), scaled)
+        self.replicas.across(lambda total: self.update.assign(window.weight, total), total)
 
     def unweighted(self, gradients, variables, is_sum=False):
         """Return a micro-batch that counts 1, its gradients already summed over replicas."""
@@ -313,6 +340,39 @@ class Accumulation:
                 self.count(step)
 
         self.replicas.between_steps(update)
+
+    def discard_window(self):
+        """Write what a fresh window has: zeros, but for the length of the next windows."""
+        of_window = {} if self.window is None else self.window.named
+        for name, variable in reversed(list(of_window.items())):  # counters last, for Ctrl-C
+            if name not in ("state_format", "accum_iters"):
+                self.store.write(variable, np.zeros(list(map(int, variable.shape))))
+        self.unended = None
+
+    def continue_window(self):
+        """Note that the next training continues the window of one that hasn't ended."""
+        if self.unended is not None and not self.unended.is_running():
+            self.unended.continues = True
+            self.note_weighed()
+
+    def note_loaded(self):
+        """Note that the window comes from somewhere else."""
+        self.continue_window()
+        self._weighed_at = None
+        self.pending.forget_ways()
+
+    def note_weighed(self):
+        """Note that the micro-batches in the window have their weights from Keras's trainings."""
+        if self.options.weighs:
+            self._weighed_at = self.read_progress()
+
+    def is_unweighed(self):
+        """Return True if the open window has micro-batches that count 1, for want of a weight."""
+        if not self.options.weighs or self.pending.has_called_weigh:
+            return False
+        is_running = self.unended is not None and self.unended.is_running()
+        is_weighed = is_running or self._weighed_at == self.read_progress()
+        return not is_weighed and self.state.has_unweighed_window()
 
     def read_progress(self):
         """Return the number of completed updates and the position in the window."""

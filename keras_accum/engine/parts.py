@@ -431,10 +431,10 @@ class Update(abc.ABC):
 
     # -- between train steps -----------------------------------------------------------------------
 
-    def check_between_steps(self):
-        """Raise an error if a window can't be closed now."""
+    def check_between_steps(self, method):
+        """Raise an error if `method` can't close a window now."""
         if self.values.is_traced():
             raise RuntimeError(
-                "`apply_partial_window` can't be called in a traced function (tf.function, "
+                f"`{method}` can't be called in a traced function (tf.function, "
                 "jax.jit, torch.compile): call it between train steps."
             )

@@ -12,9 +12,9 @@ from typing import Callable, NamedTuple, Sequence
 
 import numpy as np
 
-from keras_accum.convert import inner
+from keras_accum.convert import accumulating_in, inner, is_ours
 from keras_accum.fit.closing import EndsWindowsFirst
-from keras_accum.host import is_named, warn, warn_once
+from keras_accum.host import find_user_classes, is_named, warn, warn_once
 from keras_accum.host.layers import normalizes_batches, torch_modules
 from keras_accum.options import NAMES
 from keras_accum.schedule import ENDLESS, ONE
@@ -29,13 +29,12 @@ _ANOTHER_COMPILE = (
     "another loss. The next update adds up the gradients of both. If you don't mean this, call "
     "`optimizer.apply_partial_window()` before you compile."
 )
-_WITHOUT_WEIGHTS = (
-    "A window is open, and its {0} micro-batches count as 1 each, as in `train_on_batch` or your "
-    "own loop, while `fit` weighs a micro-batch by what its loss is divided by, such as its number "
-    "of samples. Unless that is 1, call `optimizer.apply_partial_window()` before `fit`, or "
-    "construct the optimizer with reduction='mean'."
-)
 _ON_WRAPPER = "`{0}` has no effect on a {1}: set `model.optimizer.inner_optimizer.{0}` instead."
+_WRAPPER_ACTS = (
+    "{0} wraps {1} and keeps values of its own for the weights, such as averages, which may move "
+    "in each micro-batch, not once per update. Compile with {1} itself, and write what {0} does as "
+    "a callback, in `OnUpdates([...])`; for averages, some optimizers have `use_ema`."
+)
 _NO_UPDATE = (
     "This training ends with no update: {}{} micro-batches are in the open window, and the weights "
     "haven't changed. {}, or give `fit` the callback ApplyPartialWindow."
@@ -270,6 +269,25 @@ def _find_attribute(training, optimizer):
     return (names[0], type(wrapper).__name__) if names else None
 
 
+def _find_acting_wrapper(training, wrapper):
+    """Find an optimizer of the user's around ours, with variables like the weights."""
+    wrapper = inner(wrapper)
+    ours = [] if is_ours(wrapper) else accumulating_in(wrapper)
+    if not ours or not find_user_classes(type(wrapper)):
+        return None
+    values = [item for value in vars(wrapper).values() for item in training.host.flatten(value)]
+    parts = [item for item in values if is_ours(item) or hasattr(item, "apply_gradients")]
+    known = {id(variable) for part in parts for variable in _list_variables(part)}
+    shapes = {tuple(weight.shape) for weight in training.model.trainable_variables} - {()}
+    own = [v for v in _list_variables(wrapper) if id(v) not in known and tuple(v.shape) in shapes]
+    return (type(wrapper).__name__, type(ours[0]).__name__) if own else None
+
+
+def _list_variables(optimizer):
+    """List an optimizer's variables: in the legacy style of tf_keras, its `weights`."""
+    return list(getattr(optimizer, "weights", None) or optimizer.variables)
+
+
 def _find_default_length(training, optimizer):
     options = optimizer._accumulation.options
     of_keras = getattr(optimizer, "gradient_accumulation_steps", None)
@@ -284,14 +302,6 @@ def _find_other_losses(training, optimizer):
     if losses is not None:
         _losses[optimizer] = weakref.ref(losses)
     return (position,) if position and before is not None and before() is not losses else None
-
-
-def _find_unweighed_window(training, optimizer):
-    accumulation, position = optimizer._accumulation, training.starts[optimizer][1]
-    if not position or accumulation.window.weight is None:
-        return None
-    weight = float(accumulation.store.read(accumulation.window.weight))
-    return (position,) if weight in (0, position) else None
 
 
 def _find_large_slices(training, optimizer):
@@ -367,9 +377,9 @@ _find_normalizing, _find_normalizing_modules, _find_keeping = (
 )
 ROWS = [
     Row((When.AT_BEGIN, When.AFTER_EPOCH), _ON_WRAPPER, _in_wrapper, _find_attribute),
+    Row((When.AFTER_BATCH,), _WRAPPER_ACTS, _compiled, _find_acting_wrapper),
     Row((When.AT_BEGIN,), _STOCK, _ours, _find_default_length),
     Row((When.AT_BEGIN,), _ANOTHER_COMPILE, _ours, _find_other_losses, is_once=False),
-    Row((When.AT_BEGIN,), _WITHOUT_WEIGHTS, _ours, _find_unweighed_window),
     Row((When.AFTER_BATCH,), _NO_SLICES, _compiled, _find_large_slices),
     Row((When.AFTER_BATCH,), _BOTH, _compiled, _find_slices_in_windows),
     Row((When.AFTER_BATCH,), _METRICS, _compiled, _find_metrics_of_slices),

@@ -1,17 +1,26 @@
-"""The part of `fit` that weighs each micro-batch by what its loss is divided by."""
+"""Weighs each micro-batch in `fit` and `train_on_batch` by what its loss is divided by."""
 
 import contextlib
 
 from keras_accum.convert import list_accumulating
-from keras_accum.engine.pending import OF_SUM, FitWeights, check_weight
-from keras_accum.fit.train_function import InTrainFunction
+from keras_accum.engine.pending import OF_SUM, UNWEIGHED, FitWeights, check_weight
+from keras_accum.fit.train_function import InTrainFunction, install, uninstall
 from keras_accum.fit.weighed_logs import WeighedLogs
-from keras_accum.host.scopes import attribute
+from keras_accum.host import find_own_methods, warn_once
+from keras_accum.host.scopes import attribute, undone
 from keras_accum.terms import table
 from keras_accum.terms.problems import Problems
 from keras_accum.terms.reader import LossReader
 from keras_accum.terms.table import Way
 from keras_accum.terms.tap import Tap
+
+_OWN_GRADIENTS = (
+    "The loss is a sum, or has a value for each sample, and `{0}` computes gradients by itself: "
+    "`fit` can't know what they are divided by. If they are means over the samples, as with "
+    "clipping per sample, give reduction='mean', or for micro-batches of several sizes, "
+    + table.BY_FUNCTION
+    + ". If they are sums, give reduction='sum'. Received: reduction={1!r}"
+)
 
 
 class WeighMicroBatches(InTrainFunction):
@@ -22,6 +31,7 @@ class WeighMicroBatches(InTrainFunction):
 
     _takes_several = True
     _weight = _weighing = None
+    _unweighed = ()  # engines with micro-batches in the window that have no weight yet
 
     def around(self, train_step):
         if self._weighing is None or not self._weighing.fits(self.model):
@@ -36,14 +46,88 @@ class WeighMicroBatches(InTrainFunction):
         if self._weighing is not None:
             self._weighing.check_graphs()
 
+    def begin(self):
+        """Look at the open windows, between train steps."""
+        engines = [optimizer._accumulation for optimizer in list_accumulating(self.model)]
+        self._unweighed = [engine for engine in engines if engine.is_unweighed()]
+
     def run(self, run, *arguments):
         # Not in the train step, because a strategy's replicas run it in turns.
+        unweighed, self._unweighed = self._unweighed, ()
+        self.version = tuple(map(id, unweighed)) or None  # a trace for the first step alone
         try:
             with contextlib.ExitStack() as scope:
                 self._weighing.install(scope)
+                for engine in unweighed:
+                    scope.enter_context(attribute(engine.pending, "weighs_window", True))
                 return run(*arguments)
         finally:
             self._weighing.warn()
+
+
+def find_weighing(host, model, optimizers):
+    """Return the callbacks by which Keras's train function weighs micro-batches, at most one."""
+    options = [o._accumulation.options for o in optimizers]
+    of_windows = [o for o in options if o.accumulates and o.reduction != "mean"]
+    if not of_windows:
+        return []
+    obstacle = _find_obstacle(model, host)
+    if obstacle and not any(o.is_strict for o in of_windows):
+        for optimizer in optimizers:
+            if optimizer._accumulation.options.weighs:
+                warn_once(optimizer, UNWEIGHED.format(obstacle))
+        return []
+    # Kept, because it has the traces of the train step.
+    accumulation = optimizers[0]._accumulation
+    callback = accumulation.weighing_callback
+    if callback is None or callback.model is not model:
+        callback = accumulation.weighing_callback = host.callback(WeighMicroBatches)()
+    return [callback]
+
+
+def _find_obstacle(model, host):
+    """Return why train steps can't be changed here, in words, or ""."""
+    if not hasattr(model, "compute_loss"):
+        return "in TensorFlow 2.8"
+    if not host.waits_for_steps(model):
+        return "under ParameterServerStrategy"
+    if find_own_methods(model, host.keras.Model, "make_train_function"):
+        return "of a model with its own `make_train_function`"
+    return "in Keras's NNX mode" if host.hides_train_steps() else ""
+
+
+def look_at_train_on_batch(host):
+    """Return the hook by which a model's `train_on_batch` weighs as `fit` does."""
+
+    def hook(train_on_batch):
+        @undone
+        def weigh_and_train(model, *arguments, **keywords):
+            uninstall(model)  # Ctrl-C may have come before its call
+            optimizers = list_accumulating(model)
+            callbacks = find_weighing(host, model, optimizers)
+            for optimizer in optimizers:
+                optimizer._accumulation.continue_window()
+            for callback in callbacks:
+                callback.set_model(model)
+                callback.on_train_begin()
+                callback.begin()
+            if not callbacks:
+                return train_on_batch(model, *arguments, **keywords)
+            make = model.make_train_function
+
+            def make_changed(force=False):
+                made = make(force=force)
+                return made if force else install(model, callbacks)
+
+            with attribute(model, "make_train_function", make_changed):
+                result = train_on_batch(model, *arguments, **keywords)
+            for optimizer in optimizers:
+                optimizer._accumulation.note_weighed()
+            return result
+
+        return weigh_and_train
+
+    return host.keras.Model, "train_on_batch", hook
 
 
 class CurrentLoss:
@@ -174,6 +258,7 @@ class Weighing:
         if self._weight is not None:
             weight = current.weight
         elif decision.way is Way.AS_SUM:
+            self._check_own_gradients()
             return OF_SUM
         elif decision.way is Way.BY_DIVISOR:
             weight = self._reader.read_divisor(terms[0])
@@ -181,6 +266,13 @@ class Weighing:
             weight = self._reader.count_samples(rows)
         current.weight = None if weight is None else self._values.without_gradient(weight)
         return current.weight
+
+    def _check_own_gradients(self):
+        """Raise a ValueError if an optimizer may make means of the gradients of a sum."""
+        for engine in self._weighed:
+            own = self._host.find_own_gradients(engine.optimizer)
+            if own:
+                raise ValueError(_OWN_GRADIENTS.format(own, engine.options.reduction))
 
     def _find_weight_of_logs(self, is_whole):
         """Return the weight of a logged loss, None as in Keras."""

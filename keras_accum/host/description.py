@@ -53,6 +53,10 @@ class Host:
         """Return the values that a layer's calls may change, without its random state."""
         return getattr(layer, "_non_trainable_variables", ())
 
+    def find_own_gradients(self, optimizer):
+        """Return the user's method by which an optimizer computes gradients, in words, or ""."""
+        return ""
+
     def find_process_group(self, model):
         """Return the processes among which `fit` averages gradients, None if it doesn't."""
         return None

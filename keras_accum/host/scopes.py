@@ -13,10 +13,10 @@ def undone(function):
     """
 
     @functools.wraps(function)
-    def call(*arguments):
+    def call(*arguments, **keywords):
         before = len(_open.scopes)
         try:
-            return function(*arguments)
+            return function(*arguments, **keywords)
         finally:
             for scope in reversed(_open.scopes[before:]):
                 scope.__exit__()

@@ -39,8 +39,8 @@ class Keras2Update(parts.Update):
         self._order.computed = ()
         return step
 
-    def check_between_steps(self):
-        self.store.check_other_windows()
+    def check_between_steps(self, method):
+        self.store.check_other_windows(method)
 
     def branch(self, step, update):
         order = self._order

@@ -21,6 +21,7 @@ from keras_accum.callbacks import (  # noqa: E402
 from keras_accum.compare import Comparison, compare_with_big_batch  # noqa: E402
 from keras_accum.engine.state import StateError  # noqa: E402
 from keras_accum.fit.training import look_at_trainings  # noqa: E402
+from keras_accum.fit.weighing import look_at_train_on_batch  # noqa: E402
 from keras_accum.host import AccumulationWarning  # noqa: E402
 from keras_accum.keras3 import micro_batches, optimizers  # noqa: E402
 from keras_accum.keras3.host import HOST  # noqa: E402
@@ -31,7 +32,7 @@ if keras.backend.backend() == "jax":
     from keras_accum.keras3.jax import HOOKS
 else:
     from keras_accum.keras3.hooks import HOOKS
-patches.plan(HOST.name, look_at_trainings(HOST), *HOOKS)
+patches.plan(HOST.name, look_at_trainings(HOST), look_at_train_on_batch(HOST), *HOOKS)
 
 AccumulationMonitor = HOST.callback(accumulation_monitor.AccumulationMonitor)
 ApplyPartialWindow = HOST.callback(apply_partial_window.ApplyPartialWindow)

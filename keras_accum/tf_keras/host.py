@@ -4,7 +4,7 @@ import types
 
 import tensorflow as tf
 
-from keras_accum.host import check_members, is_named
+from keras_accum.host import check_members, find_user_classes, is_named
 from keras_accum.host.description import Host
 from keras_accum.tensorflow.ratios import make_ratios
 from keras_accum.tf_keras.imports import IMPORT_KERAS, keras
@@ -56,6 +56,14 @@ class _Host(Host):
     def list_added_losses(self, model):
         layers = self.list_layers(model)
         return [loss for layer in layers for loss in layer._eager_losses or layer._losses]
+
+    def find_own_gradients(self, optimizer):
+        names = "_compute_gradients", "compute_gradients"  # in the legacy and the newer style
+        for base in find_user_classes(type(optimizer)):
+            for name in names:
+                if name in vars(base):
+                    return f"{base.__name__}.{name}"
+        return ""
 
     def has_penalties(self, model):
         return any(layer._callable_losses for layer in self.list_layers(model) if layer.trainable)

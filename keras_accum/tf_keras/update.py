@@ -31,7 +31,10 @@ class TfKerasUpdate(parts.Update):
     """An update on Keras 2 and TensorFlow 2. Each style has a subclass.
 
     already_summed: {replica: the MicroBatch}, after gradients were summed for a LossScaleOptimizer.
+    given: the arguments of the last `apply_gradients`, for a user's override of it.
     """
+
+    given = {}
 
     def __init__(self, *arguments):
         super().__init__(*arguments)
@@ -39,6 +42,12 @@ class TfKerasUpdate(parts.Update):
         self._updates_begun = 0  # replicas inside an update
         self._updates_before = None  # a number, if Python runs the step
         self._is_made = False  # True if that step has made its update
+
+    @property
+    def has_own_apply(self):
+        """True if a user's stock class overrides `apply_gradients`, whose code may test flags."""
+        bases = find_user_classes(self.store.stock_class)
+        return any("apply_gradients" in vars(base) for base in bases)
 
     @abc.abstractmethod
     def run_stock(self, averages, variables, switches):
@@ -143,9 +152,8 @@ class LegacyUpdate(TfKerasUpdate):
 
     def run_stock(self, averages, variables, switches):
         optimizer, stock, key = self.optimizer, self.store.stock_class, self.store.key
-        if any("apply_gradients" in vars(base) for base in find_user_classes(stock)):
-            pairs = list(zip(averages, variables))
-            stock.apply_gradients(optimizer, pairs, experimental_aggregate_gradients=False)
+        if self.has_own_apply:
+            stock.apply_gradients(optimizer, list(zip(averages, variables)), **self.given)
             return
         if self.rule is None:
             apply_state = optimizer._prepare(variables)
@@ -190,7 +198,8 @@ class NewStyleUpdate(TfKerasUpdate):
         if any(switch is not switches[0] for switch in switches):  # a gradient is missing
             self.check_norm(keras.optimizers.Optimizer, ["apply_gradients"])
         pairs, stock = list(zip(averages, variables)), self.store.stock_class
-        stock.apply_gradients(self.optimizer, pairs, skip_gradients_aggregation=True)
+        given = self.given if self.has_own_apply else {"skip_gradients_aggregation": True}
+        stock.apply_gradients(self.optimizer, pairs, **given)
 
 
 def make_parts(optimizer, options):

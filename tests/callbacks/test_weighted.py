@@ -606,12 +606,15 @@ def test_inside_a_window(how):
 
 
 def test_nothing_is_left_after_a_training():
-    """Nothing in the model's loss, so `train_on_batch` names the remedy."""
+    """Nothing in the model's loss, so a loop must call `weigh`."""
     model = compiled(training.dense_model(), hosts.ours("SGD", accum_iters=2, reduction="weighted"))
     fit(model, MICRO, short(), epochs=1)
     assert all("call" not in vars(loss) for loss in hosts.list_losses(model))
-    with pytest.raises(ValueError, match="`train_on_batch` can't be used: call `fit`"):
-        model.train_on_batch(*short())
+    variables = model.trainable_variables
+    with pytest.raises(ValueError, match="Elsewhere, call `optimizer.weigh"):
+        hosts.apply(
+            model.optimizer, [np.zeros(v.shape, hosts.FLOATX) for v in variables], variables
+        )
     assert model.optimizer.window_position == 0
 
 

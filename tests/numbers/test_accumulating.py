@@ -8,6 +8,7 @@ import hosts
 import numpy as np
 import pytest
 import steps
+import training
 from cases import quick_first, skip_file_on_keras2, thorough
 from formats import STOP, assert_same
 from hosts import accum, keras
@@ -571,6 +572,66 @@ def centralized(self, grads_and_vars, name=None, **arguments):
     reduce = keras.ops.mean if hosts.IS_KERAS3 else tf.reduce_mean
     pairs = [(g - reduce(g) + reduce(g) ** 2, v) for g, v in grads_and_vars]
     return super(type(self)._own, self).apply_gradients(pairs, **arguments)
+
+
+def clipping(self, grads_and_vars, name=None, **arguments):
+    """As AdamWeightDecay of the official models: it clips what Keras hasn't summed yet."""
+    pairs = list(grads_and_vars)
+    if arguments in ({}, {"experimental_aggregate_gradients": True}):
+        gradients, _ = tf.clip_by_global_norm([g for g, _ in pairs], 0.1)
+        pairs = list(zip(gradients, [v for _, v in pairs]))
+    return super(type(self)._own, self).apply_gradients(pairs, **arguments)
+
+
+@pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="Keras 3 has no such argument")
+@pytest.mark.parametrize("given", [{}, {"experimental_aggregate_gradients": False}])
+def test_an_update_of_ones_own_gets_the_arguments_given(given):
+    stock = subclass(type(hosts.stock("SGD")), apply_gradients=clipping)
+    stock._own = stock
+    (mine,), (theirs,) = ([hosts.variable([1.0, -2.0], "w")] for _ in range(2))
+    ours, reference = accum.accumulating(stock)(2**-4, accum_iters=2), stock(2**-4)
+    for gradient in ([3.0, -1.0], [1.0, 5.0], [0.5, 0.25], [2.0, 2.0]):
+        ours.apply_gradients([(tf.constant(gradient, hosts.FLOATX), mine)], **given)
+    for average in ([2.0, 2.0], [1.25, 1.125]):
+        reference.apply_gradients([(tf.constant(average, hosts.FLOATX), theirs)], **given)
+    np.testing.assert_allclose(hosts.array(mine), hosts.array(theirs), **hosts.TOLERANCE)
+
+
+def clipped_per_sample(loss, variables, tape):
+    """The mean of each sample's gradient, clipped to a norm of 0.1, as in tensorflow-privacy."""
+    jacobian = tape.jacobian(loss, variables)
+    norms = tf.sqrt(sum(tf.reduce_sum(j**2, list(range(1, len(j.shape)))) for j in jacobian))
+    factors = tf.minimum(1, tf.cast(0.1, norms.dtype) / norms)
+    return [(tf.tensordot(factors, j, 1) / len(norms), v) for j, v in zip(jacobian, variables)]
+
+
+@pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="Keras 3 computes gradients in its train step")
+def test_gradients_of_ones_own():
+    """The loss doesn't tell what they are divided by: "mean" or a weight is the big batch."""
+    method = "compute_gradients" if hosts.IS_NEW_STYLE else "_compute_gradients"
+    stock = type(hosts.stock("SGD"))
+
+    def compute(self, loss, var_list, *more, tape=None, **arguments):
+        return clipped_per_sample(loss, var_list, more[0] if more else tape)
+
+    def trained(optimizer, batch_size, **more):
+        loss = keras.losses.MeanSquaredError(reduction="none")
+        model = training.compiled(training.dense_model(), optimizer, loss, run_eagerly=True)
+        training.fit(model, batch_size, epochs=1, **more)
+        return training.weights(model)
+
+    private = subclass(stock, **{method: compute})
+    of_ours = subclass(type(hosts.ours("SGD")), **{method: compute})
+    for cls in (accum.accumulating(private), of_ours):
+        for reduction in ("auto", "weighted"):
+            with pytest.raises(ValueError, match="computes gradients by itself.*reduction='mean'"):
+                trained(cls(0.5, accum_iters=2, reduction=reduction), 2)
+        ours = cls(0.5, accum_iters=training.LENGTH, reduction="mean")
+        assert_equal(trained(ours, training.MICRO), trained(private(0.5), training.BIG))
+    weighing = accum.MicroBatchWeights(lambda x, y, y_pred, sample_weight: len(x))
+    ours, arrays = cls(0.5, accum_iters=3), [array[:8] for array in training.data()]
+    actual = trained(ours, 3, arrays=arrays, callbacks=[weighing])
+    assert_equal(actual, trained(private(0.5), 8, arrays=arrays))
 
 
 @pytest.mark.skipif(not hosts.IS_LEGACY, reason="elsewhere test_methods.py has it")

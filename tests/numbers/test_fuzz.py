@@ -48,6 +48,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:keras_accum. Using the saved accum_iters=."),
     pytest.mark.filterwarnings("ignore:keras_accum. No window of this training was whole"),
     pytest.mark.filterwarnings("ignore:keras_accum. A window is open, and its"),
+    pytest.mark.filterwarnings("ignore:keras_accum. This training ends with no update"),
 ]
 
 if hosts.BACKEND == "jax":
@@ -496,14 +497,11 @@ class Training(RuleBasedStateMachine):
         big_batch.micro_batch(found, 2)
 
     @none_is_frozen
-    @precondition(lambda self: not (self.weighs and self.plan["traced"]))  # its weight is a tensor
-    @rule(seed=seed)
-    def train_on_batch(self, seed):
-        targets = random_targets([seed])
-        if self.weighs:
-            self.optimizer.weigh(2)
+    @rule(seeds=st.lists(seed, min_size=1, max_size=3))
+    def train_on_batch(self, seeds):
+        targets = random_targets(seeds)
         self.model.train_on_batch(*inputs(targets))
-        self.big_batch.micro_batch(self.gradients_of(targets), 2)
+        self.big_batch.micro_batch(self.gradients_of(targets), len(targets) * ROWS)
         self.calls += 1
         self.waits = False
 
@@ -516,8 +514,9 @@ class Training(RuleBasedStateMachine):
         epochs=st.integers(1, 2),
         stop=st.none() | st.integers(0, 5),
         weighs=st.booleans(),
+        discards=st.booleans(),
     )
-    def fit(self, seeds, with_, are_new, batch_size, epochs, stop, weighs):
+    def fit(self, seeds, with_, are_new, batch_size, epochs, stop, weighs, discards):
         targets, big_batch = random_targets(seeds), self.big_batch
         if self.is_refused:
             self.build()
@@ -542,6 +541,11 @@ class Training(RuleBasedStateMachine):
         self.epochs(batches, with_, (batches * epochs)[: stop if stops else None])
         if not stops or hosts.BACKEND == "jax":  # where Keras ends an interrupted training as well
             big_batch.end_fit()
+        if stops and discards:  # as the next `fit` does
+            self.optimizer.discard_window()
+            big_batch.window = []
+        elif stops and self.optimizer.window_position:
+            self.optimizer.set_state(self.optimizer.get_state())
 
     @none_is_frozen
     @rule(

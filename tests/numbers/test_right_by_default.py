@@ -156,9 +156,8 @@ TABLE = """
   elements  masking   -        -        loop_weigh     short   exact         no:weights exact
   elements  -         -        -        loop_weigh     lengths exact         no:weights exact
   ignored   -         -        -        loop_weigh     empty   exact         no:weights exact
-  samples   -         -        -        train_on_batch even    exact         exact      no:needs
-  samples   -         -        -        train_on_batch short   mean          mean       no:needs
-  elements  masking   -        -        train_on_batch even    mean          mean       no:needs
+* samples   -         -        -        train_on_batch short   exact         mean       exact
+  elements  masking   -        -        train_on_batch even    exact         mean       exact
 """
 
 

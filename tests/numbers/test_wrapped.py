@@ -1,5 +1,8 @@
 """Optimizers that wrap ours: a LossScaleOptimizer, a MultiOptimizer, and what is refused."""
 
+import contextlib
+import warnings
+
 import hosts
 import numpy as np
 import pytest
@@ -139,6 +142,52 @@ def test_a_wrapper_of_the_users_gets_weights():
     for each, size in (model, MICRO), (reference, BIG):
         fit(each, size, arrays)
     training.assert_equal(training.weights(model), training.weights(reference))
+
+
+class Averaging(hosts.optimizers.Optimizer):
+    """Averages the weights in each call, as ExponentialMovingAverage of the official models."""
+
+    def __init__(self, optimizer, **arguments):
+        super().__init__(**({"learning_rate": 0.0} if hosts.IS_KERAS3 else {"name": "averaging"}))
+        self.wrapped, self.averages = optimizer, None
+
+    def _average(self, variables):
+        if self.averages is None:
+            add = self.add_slot if hosts.IS_LEGACY else self.add_variable_from_reference
+            with hosts.tf.init_scope() if hosts.IS_TENSORFLOW else contextlib.nullcontext():
+                self.averages = [add(variable, "average") for variable in variables]
+        for average, variable in zip(self.averages, variables):
+            average.assign(0.9 * hosts.native(average) + 0.1 * hosts.native(variable))
+
+    def build(self, variables):
+        self.wrapped.build(variables)
+
+    def apply(self, grads, trainable_variables=None):
+        self.wrapped.apply(grads, trainable_variables)
+        self._average(trainable_variables)
+
+    def apply_gradients(self, grads_and_vars, **arguments):
+        pairs = list(grads_and_vars)
+        self.wrapped.apply_gradients(pairs)
+        self._average([variable for _, variable in pairs])
+
+    def get_config(self):
+        return {}
+
+
+@pytest.mark.skipif(hosts.BACKEND == "jax", reason="there, a step passes on the state")
+@pytest.mark.parametrize("acts", [True, False])
+def test_a_wrapper_that_acts_in_each_micro_batch(acts, monkeypatch):
+    """It is said once, and nothing of a wrapper that only calls ours."""
+    if not acts:
+        monkeypatch.setattr(Averaging, "_average", lambda self, variables: None)
+    model = compiled(dense_model(), Averaging(hosts.ours("SGD", accum_iters=LENGTH)))
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            fit(model, MICRO, epochs=1)
+    text = "Averaging wraps SGDAccumulate and keeps values of its own"
+    assert sum(text in str(warning.message) for warning in found) == acts
 
 
 @has_several

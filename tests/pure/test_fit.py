@@ -713,6 +713,21 @@ class Wrapper:
         self.inner_optimizer.apply(*arguments)
 
 
+class Averaging:
+    """A user's wrapper, which may average the weights in each `apply`."""
+
+    def __init__(self, optimizer, average=None):
+        self.wrapped = optimizer
+        self.variables = [np.zeros((3, 2)) if average is None else average]
+        self.variables += optimizer.variables
+        self.build = optimizer.build
+
+    def apply(self, *arguments):
+        self.wrapped.apply(*arguments)
+
+    apply_gradients = apply
+
+
 class Normalization(Layer):
     """Named as Keras's is."""
 
@@ -762,6 +777,11 @@ ROWS = {
         *(lambda: wrapped([8.0], accum_iters=2), Model, {}),
         "`accum_iters` has no effect on a Wrapper",
     ),
+    "a wrapper that acts": (
+        *(lambda: Averaging(ours()), Model, {}),
+        "Averaging wraps SGDAccumulate and keeps values of its own",
+    ),
+    "a wrapper that doesn't": (lambda: Averaging(ours(), np.zeros(7)), Model, {}, None),
     "a scale that falls": (
         *(lambda: wrapped([8.0, 8.0, 2.0]), Model, {}),
         r"fell from 8 to 2.*SGDAccumulate\(...\), initial_scale=2\)",
@@ -838,17 +858,51 @@ def test_a_window_with_other_losses(said):
     assert not any("another `compile`" in text for text in said.take())
 
 
+def gradient(model, rows):
+    x, y = X[rows], Y[rows]
+    return model.compute_gradients(x, y, x @ model.w.array)[0]
+
+
 def test_a_window_that_nobody_weighs(said):
-    model = compiled(ours(4))
-    gradients = model.compute_gradients(X, Y, X @ model.w.array)
-    model.optimizer.apply(gradients, [model.w])
+    """Its micro-batches count as the first one that `fit` weighs."""
+    model, expected = compiled(ours(4)), compiled(SGD())
+    parts = slice(0, 10), slice(0, 4), slice(4, 8), slice(8, 10)
+    model.optimizer.apply([gradient(model, parts[0])], [model.w])
+    gradients = [gradient(model, rows) for rows in parts]
     model.fit(DATA, 4)
-    assert "its 1 micro-batches count as 1 each" in said.take()[0]
-    weighed = compiled(ours(4))
-    weighed.optimizer.weigh(10.0)
-    weighed.optimizer.apply(gradients, [weighed.w])
-    weighed.fit(DATA, 4)
-    assert not any("count as 1 each" in text for text in said.take())
+    average = np.average(gradients, axis=0, weights=[4, 4, 4, 2])
+    expected.optimizer.apply([average], [expected.w])
+    np.testing.assert_allclose(model.w.array, expected.w.array, rtol=1e-12)
+    assert said.take() == [] and model.optimizer.completed_updates == 1
+
+
+def test_a_window_that_was_weighed_by_one(said):
+    """`weigh` and `train_on_batch` say so, so `fit` doesn't let it count as the next one."""
+    for begin in ("weigh", "train_on_batch"):
+        model, expected = compiled(ours(4)), compiled(SGD())
+        parts = slice(0, 1), slice(0, 4), slice(4, 8), slice(8, 10)
+        gradients = [gradient(model, rows) for rows in parts]
+        if begin == "weigh":
+            model.optimizer.weigh(1.0)
+            model.optimizer.apply([gradients[0]], [model.w])
+        else:
+            model.train_on_batch(X[:1], Y[:1])
+        model.fit(DATA, 4)
+        average = np.average(gradients, axis=0, weights=[1, 4, 4, 2])
+        expected.optimizer.apply([average], [expected.w])
+        np.testing.assert_allclose(model.w.array, expected.w.array, rtol=1e-12)
+        assert said.take() == []
+
+
+def test_train_on_batch_weighs(said):
+    """It goes on with the window of an earlier call, or of `fit`."""
+    model, expected = compiled(ours(4)), compiled(SGD())
+    for rows in (slice(0, 4), slice(4, 8), slice(8, 10), slice(0, 6)):
+        model.train_on_batch(X[rows], Y[rows])
+    x, y = np.concatenate([X, X[:6]]), np.concatenate([Y, Y[:6]])
+    expected.fit((x, y, None), 16)
+    np.testing.assert_allclose(model.w.array, expected.w.array, rtol=1e-12)
+    assert said.take() == [] and model.optimizer.completed_updates == 1
 
 
 def test_a_rest_of_an_epoch_says_nothing_of_whole_windows(said):

@@ -12,6 +12,7 @@ from numpy_keras import Variable
 
 from keras_accum.callbacks import apply_partial_window, micro_batch_weights
 from keras_accum.fit.training import look_at_trainings
+from keras_accum.fit.weighing import look_at_train_on_batch
 from keras_accum.host import patches
 from keras_accum.host.description import Host
 
@@ -175,6 +176,12 @@ class Model(Layer):
         if self.train_function is None or force:
             self.train_function = lambda data: self.train_step(data)
 
+    def train_on_batch(self, x, y, sample_weight=None):
+        self.make_train_function()
+        for metric in self.metrics:
+            metric.reset_state()
+        return self.train_function((x, y, sample_weight))
+
     def fit(self, data, batch_size, epochs=1, callbacks=(), validates=False):
         """Return the logs of each epoch. `data` is (x, y, sample weights or None)."""
         rows = [slice(i, i + batch_size) for i in range(0, len(data[0]), batch_size)]
@@ -268,4 +275,4 @@ class NumPyHost(Host):
 HOST = NumPyHost()
 ApplyPartialWindow = HOST.callback(apply_partial_window.ApplyPartialWindow)
 MicroBatchWeights = HOST.callback(micro_batch_weights.MicroBatchWeights)
-patches.plan("numpy", look_at_trainings(HOST))
+patches.plan("numpy", look_at_trainings(HOST), look_at_train_on_batch(HOST))

@@ -1,0 +1,189 @@
+"""An open window that a training left when it didn't end, and `discard_window`."""
+
+import pickle
+import warnings
+
+import hosts
+import numpy as np
+import pytest
+from cases import quick_once
+from hosts import keras
+from training import (
+    BIG,
+    LENGTH,
+    MICRO,
+    assert_equal,
+    batches,
+    compiled,
+    data,
+    dense_model,
+    fit,
+    go_on,
+    slots,
+    state,
+    weights,
+)
+
+pytestmark = quick_once
+needs_hook = pytest.mark.skipif(hosts.IS_KERAS2, reason="there, nothing looks at trainings")
+LEFT = 2  # micro-batches in the window that is left open, after a whole one
+
+
+class Stop(keras.callbacks.Callback):
+    """Interrupts a training after a micro-batch of the first epoch."""
+
+    def __init__(self, error=KeyboardInterrupt, function=None):
+        super().__init__()
+        self.error, self.function = error, function
+
+    def on_train_batch_end(self, batch, logs=None):
+        if batch + 1 == LENGTH + LEFT:
+            if self.function is not None:
+                self.function(self.model)
+            if self.error is not None:
+                raise self.error
+
+
+def adam(**arguments):
+    return hosts.ours("Adam", learning_rate=0.01, accum_iters=LENGTH, **arguments)
+
+
+def stock_model():
+    return compiled(dense_model(), hosts.stock("Adam", learning_rate=0.01))
+
+
+def interrupted(optimizer=None, error=KeyboardInterrupt, function=None):
+    model = compiled(dense_model(), optimizer or adam())
+    with pytest.raises(error):
+        fit(model, MICRO, callbacks=[Stop(error, function)])
+    assert (model.optimizer.completed_updates, model.optimizer.window_position) == (1, LEFT)
+    return model
+
+
+def said(model, **arguments):
+    """Train for an epoch, and return how often `fit` said that it discards."""
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        fit(model, MICRO, epochs=1, **arguments)
+    return sum("are discarded" in str(warning.message) for warning in found)
+
+
+def assert_same(model, reference):
+    assert_equal(weights(model), weights(reference))
+    assert_equal(slots(model), slots(reference))
+
+
+@needs_hook
+@pytest.mark.parametrize("reduction", ["auto", "mean"])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ZeroDivisionError])
+def test_the_next_fit_discards_it(error, reduction):
+    model, reference = interrupted(adam(reduction=reduction), error), stock_model()
+    go_on(reference, stop=1, batch_size=BIG)
+    assert said(model) == 1
+    assert said(model) == 0
+    fit(reference, BIG, epochs=2)
+    assert_same(model, reference)
+
+
+def ask(model):
+    assert model.optimizer.position_in_data(len(data()[0]), MICRO) == (0, (LENGTH + LEFT) * MICRO)
+
+
+def load(model):
+    model.optimizer.set_state(model.optimizer.get_state())
+
+
+@needs_hook
+@pytest.mark.parametrize("how", [ask, load])
+def test_it_continues_if_asked_where_or_loaded(how):
+    """To the bit as without an interruption."""
+    model, reference = interrupted(), compiled(dense_model(), adam())
+    how(model)
+    fit(reference, MICRO, epochs=1)
+    assert said(model, arrays=[array[(LENGTH + LEFT) * MICRO :] for array in data()]) == 0
+    assert_equal(state(model), state(reference), rtol=0, atol=0)
+
+
+@needs_hook
+@pytest.mark.parametrize("function", [ask, load])
+def test_asked_before_the_interruption(function):
+    """As by a callback that saves the position in each epoch."""
+    assert said(interrupted(function=function)) == 1
+
+
+@needs_hook
+def test_a_fit_within_fit_continues():
+    def train_more(model):
+        assert said(model, arrays=[array[:MICRO] for array in data()]) == 0
+
+    model = compiled(dense_model(), adam(reduction="mean"))
+    assert said(model, callbacks=[Stop(None, train_more)]) == 0
+    micro_batches = batches(MICRO)
+    micro_batches.insert(LENGTH + LEFT, micro_batches[0])
+    reference = compiled(dense_model(), adam(reduction="mean"))
+    for x, y in micro_batches:
+        reference.train_on_batch(x, y)
+    assert_same(model, reference)
+    assert model.optimizer.window_position == reference.optimizer.window_position == 1
+
+
+@pytest.mark.parametrize("accum_iters", [1, LENGTH])
+def test_discard_window(accum_iters):
+    """As if the window had never begun. The length of the next windows stays."""
+    optimizer = hosts.ours("Adam", learning_rate=0.01, accum_iters=accum_iters)
+    optimizer.discard_window()  # before `build`
+    model = compiled(dense_model(), optimizer)
+    updates = 1 if accum_iters > 1 else LENGTH + LEFT
+    go_on(model, stop=LENGTH + LEFT)
+    before = state(model)
+    if accum_iters > 1:
+        optimizer.accum_iters = 2
+    optimizer.discard_window()
+    assert (optimizer.completed_updates, optimizer.window_position) == (updates, 0)
+    assert_equal(state(model), before, rtol=0, atol=0)
+    if accum_iters == 1:
+        return
+    found = optimizer.get_state()
+    of_window = [name for name in found if name.startswith(("accumulator", "window_"))]
+    assert len(of_window) >= 6 and not any(np.any(found[name]) for name in of_window)
+    assert optimizer.accum_iters == 2
+    go_on(model, start=LENGTH, stop=LENGTH + 2)
+    reference = go_on(stock_model(), stop=1, batch_size=BIG)
+    go_on(reference, start=2, stop=3, batch_size=2 * MICRO)
+    assert_same(model, reference)
+
+
+@needs_hook
+def test_a_fit_that_fails_at_once_leaves_the_window():
+    """That of the training before it, which has ended."""
+    model, reference = (compiled(dense_model(), adam(reduction="mean")) for _ in range(2))
+    arrays = [array[: LEFT * MICRO] for array in data()]
+    for each in model, reference:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            fit(each, MICRO, arrays, epochs=1)
+    with pytest.raises(Exception):  # noqa: B017
+        fit(model, MICRO, [array[:, :1] for array in arrays], epochs=1)
+    assert model.optimizer.window_position == LEFT
+    for each in model, reference:
+        assert said(each) == 0
+    assert_same(model, reference)
+
+
+@needs_hook
+def test_train_on_batch_continues():
+    """In a loop of one's own, and a later `fit` discards nothing of it."""
+    model, reference = interrupted(), compiled(dense_model(), adam())
+    go_on(model, LENGTH + LEFT, LENGTH + LEFT + 1)
+    assert said(model, arrays=[array[(LENGTH + LEFT + 1) * MICRO :] for array in data()]) == 0
+    fit(reference, MICRO, epochs=1)
+    assert_equal(state(model), state(reference), rtol=0, atol=0)
+
+
+@needs_hook
+def test_a_pickled_optimizer_continues():
+    """It has no training of this process behind it."""
+    model = interrupted()
+    other = compiled(dense_model(), pickle.loads(pickle.dumps(model.optimizer)))
+    assert said(other, arrays=[array[:MICRO] for array in data()]) == 0
+    assert other.optimizer.completed_updates == 2
