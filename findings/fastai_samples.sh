@@ -10,7 +10,8 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 "${PYTHON:-python3.11}" -m venv "$folder"
 "$folder/bin/pip" install -q --no-compile torch==2.13.0 fastcore==2.2.41 fasttransform==0.0.5 \
-  fastprogress==1.1.6 fastdownload==0.0.8 matplotlib==3.11.2 pandas==3.1.1 scikit-learn==1.9.1
+  fastprogress==1.1.6 fastdownload==0.0.8 matplotlib==3.11.2 pandas==3.1.1 scikit-learn==1.9.1 \
+  requests==2.34.2 pyyaml==6.0.4
 "$folder/bin/pip" install -q --no-compile --no-deps fastai==2.8.12  # its other packages aren't used
 "$folder/bin/python" -W ignore - <<'PYTHON'
 import sys
