@@ -42,6 +42,7 @@ BUILT_EMPTY = ["a LossScaleOptimizer in HDF5", "frozen layers"][: 1 if hosts.IS_
 
 @pytest.mark.skipif(not hosts.IS_KERAS3, reason="other Kerases don't build without variables")
 @pytest.mark.filterwarnings("ignore:The model does not have any trainable weights")
+@pytest.mark.filterwarnings("ignore:(?s).*`fit` found a micro-batch's weight")  # JAX, eager steps
 @pytest.mark.parametrize("how", BUILT_EMPTY)
 def test_built_without_variables(how, tmp_path):
     """Keras gives no state of such a file, and training must not begin afresh then."""
