@@ -77,10 +77,13 @@ REPRESENTATIVE = (
 SHARED = tuple(
     f"--ignore=callbacks/test_{name}.py" for name in ("callback_order", "fit_warnings", "updates")
 )
-SECOND_STYLE = (
-    *("-m", "not thorough or each_version", "--ignore=documents", "--ignore=package"),
-    *SHARED,
-)
+FIRST_STYLE = ("-m", "not thorough or each_version")
+SECOND_STYLE = (*FIRST_STYLE, "--ignore=documents", "--ignore=package", *SHARED)
+
+# JAX and PyTorch end their support of older Pythons early.
+NEWEST = find_python("3.13", "3.12")
+# Programs of tests run once, so compiling them costs more than running them.
+ON_JAX = {"KERAS_BACKEND": "jax", "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
 
 # The arguments of each session of `rest`. Keras 2 comes first: other hosts load the files it saves.
 REST = {
@@ -89,9 +92,11 @@ REST = {
     "package": (),
     "keras2": ALL,
     "keras2_3": REPRESENTATIVE,
-    "keras3_jax": THIRD_TIER,
+    # The third tier once, where users are newest. `package` needs the other environment, too.
+    "keras3_jax_newest": ALL if NEWEST else (),
+    **({} if NEWEST else {"keras3_jax": THIRD_TIER}),
     "keras3_tensorflow": (*THIRD_TIER, *SHARED),
-    "tf_keras": ALL,
+    "tf_keras": FIRST_STYLE,
     "tf_keras_new": SECOND_STYLE,
     "keras3_torch": ALL,
     "tf_keras_2_15": REPRESENTATIVE,
@@ -103,7 +108,8 @@ WEEKLY = {
     "keras3_jax": ("-m", "weekly"),
     "keras3_tensorflow": ("-m", "weekly"),
     "keras3_torch": ("-m", "weekly"),
-    "tf_keras": ("-m", "weekly"),
+    "keras3_torch_newest": (),
+    "tf_keras": ("-m", "thorough and not each_version"),
     "package": ("sdist",),
     "mutations": (),
 }
@@ -145,9 +151,23 @@ def keras3_tensorflow(session):
 
 @nox.session
 def keras3_jax(session):
-    # Programs of tests run once, so compiling them costs more than running them.
-    settings = {"KERAS_BACKEND": "jax", "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
-    check_host(session, "keras3", "[jax]", *group("notebooks"), **settings)
+    check_host(session, "keras3", "[jax]", *group("notebooks"), **ON_JAX)
+
+
+@nox.session(python=NEWEST)
+def keras3_jax_newest(session):
+    """JAX as pip brings it to the newest Python, which no older Python gets."""
+    if not session.python:
+        skip(session, "the newest JAX needs Python 3.12 or 3.13; none is installed")
+    check_host(session, "keras3", "[jax]", *group("notebooks"), **ON_JAX)
+
+
+@nox.session(python=NEWEST)
+def keras3_torch_newest(session):
+    """PyTorch as pip brings it to the newest Python, for the weekly workflow."""
+    if not session.python:
+        skip(session, "no Python 3.12 or 3.13 is installed")
+    check_host(session, "keras3", "[torch]", KERAS_BACKEND="torch")
 
 
 @nox.session

@@ -65,9 +65,10 @@ class MicroBatches(InTrainFunction):
                    + d loss / d weights, with the outputs held fixed
 
     With "auto", the whole batch is tried first. If a step runs out of memory, it is undone and
-    retried in halves until it fits. The size is printed and kept. On JAX, the state is copied to
-    the host in the first batch of a training and in batches of a new shape. If a batch fails
-    although its size had fitted, you get an error, and the model has the last copy.
+    retried in halves until it fits. The size is printed and kept. On JAX, which deletes the state
+    when a step starts, the first batch of each shape in a training keeps a copy of it on the host.
+    If a later one runs out of memory, because something else took it, the weights are lost: you get
+    an error that says to load your last checkpoint.
 
     Penalties are the losses that layers add; they should be means over samples, as in Keras. Batch
     normalization uses the moments of a slice and moves its averages once per slice: `fit` warns. It
