@@ -681,6 +681,22 @@ def test_what_was_learnt_of_a_loss_ends_with_its_compile(first):
     assert_equal(*found)
 
 
+@pytest.mark.once_by("jax")
+def test_sample_weights_come_and_go():
+    """What slices are divided by belongs to a batch with these arrays, not to the last trace."""
+    found = []
+    for callbacks in [], [MicroBatches(SIZE)]:
+        model = initialize(sequential())
+        model.compile(hosts.stock("SGD", learning_rate=0.1), mse(WEIGHTED_MEAN), **WITHOUT_XLA)
+        arguments = {"shuffle": False, "verbose": 0, "callbacks": callbacks}
+        losses = [
+            model.fit(X, Y, BATCH, sample_weight=each, **arguments).history["loss"]
+            for each in (None, WEIGHTS, None, WEIGHTS)
+        ]
+        found.append({"losses": np.array(losses), **dict(enumerate(model.get_weights()))})
+    assert_equal(*found)
+
+
 # -- layers see slices -----------------------------------------------------------------------------
 
 
