@@ -494,15 +494,19 @@ def test_where_two_passes_cannot_be_used():
 
 
 @pytest.mark.filterwarnings("ignore:keras_accum. MicroBatches splits batches")
-@pytest.mark.parametrize("name", ["ignored class", "plain", pytest.param("sum", marks=thorough)])
-def test_a_window_weighs_whole_and_sliced_batches(name):
+@quick_first(
+    "name, loss",
+    [("ignored class", "batch"), ("ignored class", "auto"), ("plain", "auto"), ("sum", "auto")]
+    + [("plain", "batch"), ("sum", "batch")],
+)
+def test_a_window_weighs_whole_and_sliced_batches(name, loss):
     """By what each batch's loss is divided by. The last batch is short, and one slice."""
     cases = {**CASES, **DIVIDED, "sum": (sequential, (X, Y), {}, lambda: {"loss": mse("sum")})}
     build, arrays, in_fit, in_compile = cases[name]
     short = [array[: BATCH + SIZE - 1] for array in arrays]
     case = build, short, in_fit, in_compile
     ours = hosts.ours("SGD", learning_rate=0.03, momentum=0.5, accum_iters=2)
-    _, actual = train(case, [MicroBatches(SIZE)], ours)
+    _, actual = train(case, [MicroBatches(SIZE, loss)], ours)
     _, expected = train(case, [], sgd(), batch_size=2 * BATCH)
     names = [name for name in expected if "weight" in name or "slot" in name]
     assert_equal({n: actual[n] for n in names}, {n: expected[n] for n in names})
