@@ -1,7 +1,9 @@
 """`MicroBatches`: a train step in slices equals plain `fit` of the stock optimizer at its batch."""
 
 import contextlib
+import gc
 import re
+import weakref
 
 import hosts
 import numpy as np
@@ -699,6 +701,16 @@ def test_sample_weights_come_and_go():
         ]
         found.append({"losses": np.array(losses), **dict(enumerate(model.get_weights()))})
     assert_equal(*found)
+
+
+@pytest.mark.once_by("jax")
+def test_a_model_can_be_freed():
+    """No cache of JAX keeps it after its training in slices."""
+    for loss in "auto", "batch":
+        model = weakref.ref(train(CASES["plain"], [MicroBatches(SIZE, loss)], epochs=1)[0])
+        keras.backend.clear_session()
+        gc.collect()
+        assert model() is None
 
 
 # -- layers see slices -----------------------------------------------------------------------------
