@@ -1215,13 +1215,19 @@ def programs_of(model, size, loss, *arrays, in_one=False):
     if in_one:  # as where JAX sees an accelerator
         step.compiles_itself = False
         return [jax.jit(lambda *arguments: step(*arguments)).lower(state, arrays).compile()]
-    found, run = {}, step._phase
+    found, with_known = {}, step._with_known
 
-    def note(phase, known, *arguments):
-        found[phase, known] = run.lower(phase, known, *arguments).compile()
-        return run(phase, known, *arguments)
+    def noting(function, *known):
+        program = with_known(function, *known)
 
-    step._phase = note
+        def run(*arguments):
+            if function == step._run_phase:
+                found[known] = program.lower(*arguments).compile()
+            return program(*arguments)
+
+        return run
+
+    step._with_known = noting
     step(state, arrays)
     return list(found.values())
 
