@@ -300,9 +300,10 @@ class Weighing:
     def withdraw(self):
         """Return the last weight that no optimizer has taken, and let none take it; or None."""
         weights = self._weights.pop(self._replicas.index(), None)
+        is_left = weights is not None and not weights.is_taken
         for engine in self._weighed:
             engine.pending.forget_fit_weights()
-        return None if weights is None or weights.is_taken else weights.values[-1]
+        return weights.values[-1] if is_left else None
 
 
 def _take_batch(x=None, y=None, y_pred=None, sample_weight=None, *others, **keywords):

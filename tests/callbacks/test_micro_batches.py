@@ -1,7 +1,9 @@
 """`MicroBatches`: a train step in slices equals plain `fit` of the stock optimizer at its batch."""
 
 import contextlib
+import gc
 import re
+import weakref
 
 import hosts
 import numpy as np
@@ -494,15 +496,19 @@ def test_where_two_passes_cannot_be_used():
 
 
 @pytest.mark.filterwarnings("ignore:keras_accum. MicroBatches splits batches")
-@pytest.mark.parametrize("name", ["ignored class", "plain", pytest.param("sum", marks=thorough)])
-def test_a_window_weighs_whole_and_sliced_batches(name):
+@quick_first(
+    "name, loss",
+    [("ignored class", "batch"), ("ignored class", "auto"), ("plain", "auto"), ("sum", "auto")]
+    + [("plain", "batch"), ("sum", "batch")],
+)
+def test_a_window_weighs_whole_and_sliced_batches(name, loss):
     """By what each batch's loss is divided by. The last batch is short, and one slice."""
     cases = {**CASES, **DIVIDED, "sum": (sequential, (X, Y), {}, lambda: {"loss": mse("sum")})}
     build, arrays, in_fit, in_compile = cases[name]
     short = [array[: BATCH + SIZE - 1] for array in arrays]
     case = build, short, in_fit, in_compile
     ours = hosts.ours("SGD", learning_rate=0.03, momentum=0.5, accum_iters=2)
-    _, actual = train(case, [MicroBatches(SIZE)], ours)
+    _, actual = train(case, [MicroBatches(SIZE, loss)], ours)
     _, expected = train(case, [], sgd(), batch_size=2 * BATCH)
     names = [name for name in expected if "weight" in name or "slot" in name]
     assert_equal({n: actual[n] for n in names}, {n: expected[n] for n in names})
@@ -679,6 +685,32 @@ def test_what_was_learnt_of_a_loss_ends_with_its_compile(first):
         assert not is_used or callback.loss == "auto"
         found.append(dict(enumerate(model.get_weights())))
     assert_equal(*found)
+
+
+@pytest.mark.once_by("jax")
+def test_sample_weights_come_and_go():
+    """What slices are divided by belongs to a batch with these arrays, not to the last trace."""
+    found = []
+    for callbacks in [], [MicroBatches(SIZE)]:
+        model = initialize(sequential())
+        model.compile(hosts.stock("SGD", learning_rate=0.1), mse(WEIGHTED_MEAN), **WITHOUT_XLA)
+        arguments = {"shuffle": False, "verbose": 0, "callbacks": callbacks}
+        losses = [
+            model.fit(X, Y, BATCH, sample_weight=each, **arguments).history["loss"]
+            for each in (None, WEIGHTS, None, WEIGHTS)
+        ]
+        found.append({"losses": np.array(losses), **dict(enumerate(model.get_weights()))})
+    assert_equal(*found)
+
+
+@pytest.mark.once_by("jax")
+def test_a_model_can_be_freed():
+    """No cache of JAX keeps it after its training in slices."""
+    for loss in "auto", "batch":
+        model = weakref.ref(train(CASES["plain"], [MicroBatches(SIZE, loss)], epochs=1)[0])
+        keras.backend.clear_session()
+        gc.collect()
+        assert model() is None
 
 
 # -- layers see slices -----------------------------------------------------------------------------
@@ -1183,13 +1215,19 @@ def programs_of(model, size, loss, *arrays, in_one=False):
     if in_one:  # as where JAX sees an accelerator
         step.compiles_itself = False
         return [jax.jit(lambda *arguments: step(*arguments)).lower(state, arrays).compile()]
-    found, run = {}, step._phase
+    found, with_known = {}, step._with_known
 
-    def note(phase, known, *arguments):
-        found[phase, known] = run.lower(phase, known, *arguments).compile()
-        return run(phase, known, *arguments)
+    def noting(function, *known):
+        program = with_known(function, *known)
 
-    step._phase = note
+        def run(*arguments):
+            if function == step._run_phase:
+                found[known] = program.lower(*arguments).compile()
+            return program(*arguments)
+
+        return run
+
+    step._with_known = noting
     step(state, arrays)
     return list(found.values())
 
