@@ -74,7 +74,9 @@ def test_in_batch_negatives():
             logits = accidental(logits, labels, items[:, 0])
             return keras.losses.categorical_crossentropy(labels, logits, from_logits=True)
 
-        model = hosts.sequential((3,), [keras.layers.Dense(4, "tanh"), keras.layers.Dense(6)])
+        # Without a bias: that of the candidates has no gradient but rounding.
+        out = keras.layers.Dense(6, use_bias=False)
+        model = hosts.sequential((3,), [keras.layers.Dense(4, "tanh"), out])
         items = np.arange(SAMPLES).reshape(-1, 1) // 2 % 5
         fit(compiled(model, stock(), loss), batch_size, (data()[0], items), callbacks=callbacks)
         return model

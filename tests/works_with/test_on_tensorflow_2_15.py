@@ -35,6 +35,7 @@ def test_adversarial():
 
     assert_equals_big_batch(train)
 
+
 @pytest.mark.row(
     "spektral",
     "`DisjointLoader` with graphs of different sizes, and a built-in loss",
@@ -108,7 +109,8 @@ def test_deepctr():
 )
 def test_csbdeep():
     """The guess: `AdamAccumulate` does, too. csbdeep takes optimizers of the newer style alone."""
-    from csbdeep.internals import nets, train as training_of
+    from csbdeep.internals import nets
+    from csbdeep.internals import train as training_of
 
     images = np.random.default_rng(9).uniform(size=(2, SAMPLES, 8, 8, 1)).astype("float32")
     adam = keras.optimizers.Adam

@@ -8,7 +8,7 @@ import pytest
 import training
 from against_stock import assert_equals_big_batch, distance, ours, run, stock
 from hosts import keras
-from training import BIG, EPOCHS, LENGTH, MICRO, SAMPLES, WINDOWS, compiled, data, fit, initialize
+from training import BIG, EPOCHS, LENGTH, MICRO, SAMPLES, WINDOWS, compiled, fit, initialize
 
 pytestmark = [
     pytest.mark.thorough,
@@ -162,8 +162,8 @@ def test_flipout():
 
 @pytest.mark.row(
     "tensorflow-model-optimization",
-    "`prune_low_magnitude` with `accum_iters * (step - 1) + 1` for `begin_step` and `end_step`, and "
-    "`accum_iters * frequency`",
+    "`prune_low_magnitude` with `accum_iters * (step - 1) + 1` for `begin_step` and `end_step`, "
+    "and `accum_iters * frequency`",
     "equal to the big batch, with a warning: each layer counts its forward passes in training",
 )
 def test_pruning():
