@@ -245,9 +245,8 @@ def works_with_packages(session):
     """Layers, loaders and trainers for Keras 3. Prints their rows of docs/works_with.md."""
     install_for_rows(session, "", *PACKAGES)
     session.install("--no-compile", "--no-deps", *WITHOUT_ITS_NEEDS)
-    tests = [f"works_with/test_{name}.py" for name in ("keras_layers", "scikeras")]
-    print_rows(session, ["jax"], *tests)
-    print_rows(session, ["torch"], "works_with/test_torch_trainers.py")
+    names = "keras_layers", "scikeras", "torch_trainers"
+    print_rows(session, ["jax", "torch"], *(f"works_with/test_{name}.py" for name in names))
 
 
 @nox.session(python=find_python("3.11"))

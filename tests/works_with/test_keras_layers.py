@@ -138,6 +138,7 @@ def test_bayesflow():
     assert_equals_big_batch(train, atol=3e-6)
 
 
+@pytest.mark.skipif(hosts.IS_TORCH, reason="stock training fails there, too")
 @pytest.mark.row(
     "hgq2",
     "`QDense` with trained widths",

@@ -94,5 +94,5 @@ def test_instance():
 
     settings = {"loss": "mse", "optimizer": ours(), "batch_size": MICRO, "verbose": 0}
     fitted = KerasRegressor(build, **settings).fit(*data())
-    with pytest.raises(ValueError, match="Give each model its own optimizer"):
+    with pytest.raises(ValueError, match="AdamAccumulate was built for"):
         fitted.fit(*data())
