@@ -120,8 +120,23 @@ WORKS_WITH = (
     "jax-privacy==2.0.0",
     *("wandb==0.31.0", "keras-tuner==1.4.8", "tensorboard==2.21.0"),  # which the tuner imports
 )
-# tensorflow-addons has ended; these are the last versions that fit each other.
-ADDONS = "tensorflow-cpu==2.15.1", "tensorflow-addons==0.23.0"
+# Layers, losses, loaders and trainers for Keras 3, the last three on PyTorch alone.
+PACKAGES = (
+    *("keras==3.15.1", "tensorflow==2.21.0", "jax==0.10.2", "torch==2.13.0"),
+    *("scikeras==0.13.0", "keras-rs==0.4.0", "hgq2==0.2.0", "grain==0.2.18", "bayesflow==2.0.12"),
+    *("accelerate==1.15.0", "lightning==2.6.6", "opacus==1.6.0"),
+)
+WITHOUT_ITS_NEEDS = ("keras-tcn==3.5.7",)  # which asks for a TensorFlow for macOS
+# Packages for the Keras 2 beside Keras 3.
+FOR_TF_KERAS = (
+    *("tensorflow==2.21.0", "tf_keras==2.21.0", "larq==0.14.0", "tensorflow-recommenders==0.7.7"),
+    *("tensorflow-probability==0.23.0", "tensorflow-model-optimization==0.8.1"),
+)
+# Packages that need the Keras 2 of TensorFlow 2.15. tensorflow-addons has ended.
+ADDONS = (
+    *("tensorflow-cpu==2.15.1", "tensorflow-addons==0.23.0", "neural-structured-learning==1.4.0"),
+    *("spektral==1.3.1", "csbdeep==0.8.2", "deepctr==0.9.4"),
+)
 BACKENDS = ["tensorflow", "jax", "torch"]
 SAY_VERSION = "import keras; print(keras.__version__)"
 # What compiles for an NVIDIA GPU without one, for `accelerators`.
@@ -235,34 +250,59 @@ def tf_keras_2_8(session):
 
 @nox.session(python=find_python("3.11"))
 def works_with(session):
-    """Other people's packages, on TensorFlow. Prints the rows of docs/works_with.md.
+    """Other people's callbacks and models, on TensorFlow. Prints the rows of docs/works_with.md.
 
     `nox -s works_with -- tensorflow jax torch` runs all tests on these backends.
     """
-    if not session.python:
-        skip(session, "the packages are pinned for Python 3.11; it isn't installed")
     torch = ["torch==2.13.0"] if "torch" in session.posargs else []
-    session.install("--no-compile", f"{PROJECT}[jax]", *group("test"), *WORKS_WITH, *torch)
-    backends = session.posargs or ["tensorflow"]
-    rows = {name: Path(session.create_tmp(), f"{name}.json").resolve() for name in backends}
-    for backend in backends:
-        rows[backend].unlink(missing_ok=True)
-        settings = {"KERAS_BACKEND": backend, "KERAS_ACCUM_TEST_WORKS_WITH": str(rows[backend])}
-        check(session, "keras3", "works_with", "-m", "thorough", posargs=(), **settings)
-    session.run("python", "docs/site/rows_of_works_with.py", *map(str, rows.values()))
+    install_for_rows(session, "[jax]", *WORKS_WITH, *torch)
+    tests = [f"works_with/test_{name}.py" for name in ("callbacks", "jax_privacy", "keras_hub")]
+    print_rows(session, session.posargs or ["tensorflow"], *tests, "works_with/test_remat.py")
+
+
+@nox.session(python=find_python("3.11"))
+def works_with_packages(session):
+    """Layers, loaders and trainers for Keras 3. Prints their rows of docs/works_with.md."""
+    install_for_rows(session, "", *PACKAGES)
+    session.install("--no-compile", "--no-deps", *WITHOUT_ITS_NEEDS)
+    names = "keras_layers", "scikeras", "torch_trainers"
+    print_rows(session, ["jax", "torch"], *(f"works_with/test_{name}.py" for name in names))
+
+
+@nox.session(python=find_python("3.11"))
+def works_with_tf_keras(session):
+    """Packages for tf_keras. Prints their rows of docs/works_with.md."""
+    install_for_rows(session, "", *FOR_TF_KERAS)
+    print_rows(session, ["tf_keras"], "works_with/test_on_tf_keras.py")
 
 
 @nox.session(python=find_python("3.11", "3.10", "3.9"))
 def works_with_addons(session):
-    """tensorflow-addons on TensorFlow 2.15. Prints its rows of docs/works_with.md."""
+    """Packages on TensorFlow 2.15. Prints their rows of docs/works_with.md."""
+    install_for_rows(session, "", *ADDONS)
+    tests = "works_with/test_addons.py", "works_with/test_on_tensorflow_2_15.py"
+    print_rows(session, ["addons"], *tests)
+
+
+def install_for_rows(session, extra, *requirements):
     if not session.python:
-        skip(session, "TensorFlow 2.15 needs Python 3.9, 3.10 or 3.11; none is installed")
-    session.install("--no-compile", str(PROJECT), *group("test"), *ADDONS)
-    rows = Path(session.create_tmp(), "addons.json").resolve()
-    rows.unlink(missing_ok=True)
-    test = "works_with/test_addons.py", "-m", "thorough"
-    check(session, "tf_keras", *test, KERAS_ACCUM_TEST_WORKS_WITH=str(rows))
-    session.run("python", "docs/site/rows_of_works_with.py", str(rows))
+        skip(session, "the packages are pinned for a Python that isn't installed")
+    session.install("--no-compile", f"{PROJECT}{extra}", *group("test"), *requirements)
+
+
+def print_rows(session, names, *tests):
+    """Run these tests on each backend, or on `tf_keras` or `addons`, and print their rows."""
+    rows = {name: Path(session.create_tmp(), f"{name}.json").resolve() for name in names}
+    for name, file in rows.items():
+        file.unlink(missing_ok=True)
+        settings = {"KERAS_ACCUM_TEST_WORKS_WITH": str(file)}
+        host = "tf_keras"
+        if name in BACKENDS:
+            host, settings["KERAS_BACKEND"] = "keras3", name
+        elif name == "tf_keras":
+            settings["TF_USE_LEGACY_KERAS"] = "1"
+        check(session, host, *tests, "-m", "thorough", posargs=(), **settings)
+    session.run("python", "docs/site/rows_of_works_with.py", *map(str, rows.values()))
 
 
 @nox.session

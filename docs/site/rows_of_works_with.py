@@ -1,7 +1,7 @@
 """Print the table of docs/works_with.md: `python rows_of_works_with.py tensorflow.json ...`.
 
-`nox -s works_with` runs the tests of tests/works_with, which write a file for each backend, and
-then this script.
+The sessions `works_with...` run the tests of tests/works_with, which write a file for each
+backend, and then this script.
 """
 
 import json
@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 BACKENDS = {"tensorflow": "TensorFlow", "jax": "JAX", "torch": "PyTorch"}
-BACKENDS["addons"] = "TensorFlow 2.15"
+BACKENDS.update(tf_keras="tf_keras", addons="TensorFlow 2.15")
 
 
 def table(files):

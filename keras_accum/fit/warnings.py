@@ -59,7 +59,8 @@ _NORMALIZES_IN_MODULES = (
 _KEEPS = (
     "Layers keep values from one call to the next, such as statistics or a power iteration: {}. "
     "They move once per micro-batch or slice, so your results differ from the big batch. Freeze "
-    "them, or use layers that keep nothing; `compare_with_big_batch` shows the difference."
+    "them, or use layers that keep nothing; `compare_with_big_batch` shows the difference. A "
+    "layer that counts steps, as for pruning, counts micro-batches: give it as many."
 )
 _BOTH = (
     "MicroBatches splits batches of {0} samples, and {1} adds up {2} of these batches, so an "

@@ -13,15 +13,16 @@ import pytest
 # The file for the rows.
 ROWS = os.environ["KERAS_ACCUM_TEST_WORKS_WITH"]
 
+OURS = "error::keras_accum.host.AccumulationWarning"
 # Other packages warn of each other. Our own warnings stay errors.
 IGNORED = "DeprecationWarning", "PendingDeprecationWarning", "FutureWarning", "ResourceWarning"
+FILTERS = *(f"ignore::{category}" for category in (*IGNORED, "UserWarning")), OURS
 
 
 def pytest_collection_modifyitems(items):
     for item in items:
         if item.get_closest_marker("row"):
-            for category in IGNORED:
-                item.add_marker(pytest.mark.filterwarnings(f"ignore::{category}"))
+            item.add_marker(pytest.mark.filterwarnings(*FILTERS))  # the last one counts first
 
 
 @pytest.hookimpl(hookwrapper=True)
