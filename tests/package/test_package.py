@@ -23,7 +23,7 @@ from keras_accum.optimizer import Accumulating
 pytestmark = once_on_keras3
 
 
-NEEDS = {"keras3": "Keras 3.10 or newer", "keras2": "standalone Keras 2.0 to 2.3"}
+NEEDS = {"keras3": "Keras 3.10 or newer", "keras2": "standalone Keras 2.1.6 to 2.3"}
 NEEDS.pop(hosts.HOST, None)
 if hosts.IS_KERAS2:
     NEEDS["tf_keras"] = "TensorFlow 2.8 or newer"

@@ -16,6 +16,7 @@ from training import LENGTH, MICRO, assert_moved, go_on, weights
 
 @thorough
 @each_version
+@pytest.mark.filterwarnings("ignore:(?s).*`fit` found a micro-batch's weight")  # JAX, eager steps
 def test_continues_in_a_new_process(tmp_path):
     """All files are in one test, since each new process imports a framework first."""
     for row in ROWS:
