@@ -160,6 +160,7 @@ class Accumulation:
         self.weighing_callback = None  # the one by which `fit` itself weighs micro-batches
         self.unended = None  # the last training, an Unended, if it hasn't ended
         self._weighed_at = None  # the progress up to which Keras's trainings have weighed
+        self._shortened = None  # updates before, and the length, of a window closed in a step
         self._error_in_build = None
 
     @contextlib.contextmanager
@@ -339,7 +340,8 @@ class Accumulation:
                 writes.are_complete = True
                 self.count(step)
 
-        self.replicas.between_steps(update)
+        of_variables = *indices, *map(self.store.key, frozen)
+        self.replicas.between_steps(lambda: self.update.between_steps(update, of_variables))
 
     def discard_window(self):
         """Write what a fresh window has: zeros, but for the length of the next windows."""
@@ -349,11 +351,20 @@ class Accumulation:
                 self.store.write(variable, np.zeros(list(map(int, variable.shape))))
         self.unended = None
 
+    def shorten_window(self, length):
+        """Let the open window close once it has so many micro-batches."""
+        updates, _ = self.read_progress()
+        self._shortened = updates, self.state.counter("window_length")
+        self.state.write_length(length)
+
     def continue_window(self):
         """Note that the next training continues the window of one that hasn't ended."""
         if self.unended is not None and not self.unended.is_running():
             self.unended.continues = True
             self.note_weighed()
+            updates, position = self.read_progress()
+            if position and self._shortened is not None and self._shortened[0] == updates:
+                self.state.write_length(self._shortened[1])  # the last step has failed
 
     def note_loaded(self):
         """Note that the window comes from somewhere else."""

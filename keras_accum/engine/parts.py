@@ -431,6 +431,10 @@ class Update(abc.ABC):
 
     # -- between train steps -----------------------------------------------------------------------
 
+    def between_steps(self, update, of_variables):
+        """Call `update()` between train steps, which reads and writes what `of_variables` name."""
+        update()
+
     def check_between_steps(self, method):
         """Raise an error if `method` can't close a window now."""
         if self.values.is_traced():

@@ -50,7 +50,8 @@ def look_at_trainings(host):
             ends_all = any(map(_ends_windows, callbacks.callbacks))
             ends_any = any(o._accumulation.options.ends_with_epoch for o in optimizers)
             if ends_all or ends_any and host.waits_for_steps(model):
-                added.append(ending_class(ends_all))
+                batches = (getattr(callbacks, "params", None) or {}).get("steps")
+                added.append(ending_class(ends_all, batches))
             for callback in added:  # Keras doesn't know these callbacks
                 callback.set_model(model)
                 callback.on_train_begin()
@@ -128,6 +129,9 @@ def _install(callbacks, optimizers, host, added):
     for callback in added:
         for name in closing.METHODS:
             before[name].append(getattr(callback, name))
+        if host.closes_in_steps and isinstance(callback, closing.EndsWindowsFirst):
+            for name in closing.IN_EPOCH:
+                before[name].append(getattr(callback, name))
     model = callbacks.model
     if optimizers and not model.built:  # its penalties are known after a step
 

@@ -30,11 +30,13 @@ class Host:
     read, write: a variable's value as a NumPy array, and the inverse. `read` also takes a tensor.
     make_ratios: returns what compares so many numbers in graphs, None if Python knows all sizes.
     is_traced: False if train steps run eagerly, so Python sees every value.
+    closes_in_steps: True if the last train step of an epoch closes a window that isn't whole,
+        because an update between steps would be compiled by itself.
     """
 
     name = keras = ops = flatten = get_mask = read = None
     import_keras, shape = "import keras", "keras.ops.shape"  # in docstrings' examples
-    is_traced, make_ratios = True, None
+    is_traced, closes_in_steps, make_ratios = True, False, None
     # Not 0: a window in which all is masked has the average gradient, as the big batch.
     least_weight = 1e-25
 

@@ -1250,6 +1250,17 @@ def test_devices_take_parts_of_slices(two_devices, optimized):
     assert "all-gather" in program.as_text()
 
 
+@pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="about XLA on TensorFlow")
+def test_slow_convolutions_are_refused():
+    model = keras.Sequential([layers.Input((4, 4, 1)), layers.Conv2D(1, 3, name="conv")])
+    model.compile("sgd", "mse", jit_compile=True)
+    x, y = np.ones((4, 4, 4, 1)), np.ones((4, 2, 2, 1))
+    with pytest.raises(ValueError, match="the convolution conv .*jit_compile=False"):
+        model.fit(x, y, verbose=0, callbacks=[MicroBatches(2)])
+    model.compile("sgd", "mse", jit_compile=False)
+    model.fit(x, y, verbose=0, callbacks=[MicroBatches(2)])
+
+
 @on_jax
 def test_convolutions_in_the_order_that_is_fast():
     """XLA on a CPU has a fast kernel for one order, and orders nothing in a loop by itself."""

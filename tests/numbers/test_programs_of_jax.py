@@ -98,6 +98,13 @@ def test_no_branch_where_a_gpu_or_tpu_is_visible(name, platforms, monkeypatch):
     assert count(ours(**GIVEN[name])) == (0, 0)
 
 
+@pytest.mark.parametrize("gate, loops", [("auto", 1), ("conditional", 1), ("select", 0)])
+def test_a_loop_around_products_of_matrices(gate, loops, monkeypatch):
+    """Muon's would be computed in each micro-batch."""
+    see(monkeypatch, "gpu")
+    assert count(ours("Muon", gate=gate)) == (0, loops)
+
+
 def test_no_branch_across_devices():
     keras.distribution.set_distribution(keras.distribution.DataParallel())
     try:

@@ -1,0 +1,191 @@
+"""An epoch's leftover micro-batches: the last train step closes their window, or one program."""
+
+import hosts
+import numpy as np
+import pytest
+from cases import quick_first
+from hosts import keras
+from training import (
+    BIG,
+    LENGTH,
+    MICRO,
+    assert_equal,
+    batches,
+    compiled,
+    data,
+    dense_model,
+    fit,
+    slots,
+    weights,
+)
+
+if hosts.BACKEND != "jax":
+    pytest.skip("elsewhere, an update between steps needs no program", allow_module_level=True)
+
+import jax
+
+OUT_OF_DATA = pytest.mark.filterwarnings("ignore:Your input ran out of data")
+SAMPLES = (LENGTH + 3) * MICRO - 1  # a whole window and three micro-batches, the last a short one
+ARRAYS = tuple(array[:SAMPLES] for array in data())
+
+
+class Batches(keras.utils.PyDataset):
+    def __len__(self):
+        return LENGTH + 3
+
+    def __getitem__(self, index):
+        return batches(MICRO, ARRAYS)[index]
+
+
+def epochs(*lengths, size=MICRO):
+    """A generator, whose length Keras doesn't know; later epochs continue it."""
+    for length in lengths:
+        yield from batches(size, ARRAYS)[:length]
+
+
+def adam(**arguments):
+    return hosts.ours("Adam", learning_rate=0.01, accum_iters=LENGTH, **arguments)
+
+
+def stock_model(count=3, arrays=ARRAYS):
+    reference = compiled(dense_model(), hosts.stock("Adam", learning_rate=0.01))
+    fit(reference, BIG, arrays, epochs=count)
+    return reference
+
+
+class Seen(keras.callbacks.Callback):
+    """Notes the window's position after each train step."""
+
+    def __init__(self):
+        super().__init__()
+        self.positions = []
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.positions.append(self.model.optimizer.window_position)
+
+
+def assert_same(model, reference):
+    assert_equal(weights(model), weights(reference))
+    assert_equal(slots(model), slots(reference))
+
+
+@quick_first("given", ["arrays", "PyDataset", "steps", "two at once"])
+def test_the_last_step_closes_the_window(given):
+    """No program is compiled at the epoch's end."""
+    more = {"steps_per_execution": 2} if given == "two at once" else {}
+    model, seen, programs = compiled(dense_model(), adam(), **more), Seen(), []
+    if given in ("arrays", "two at once"):
+        train = lambda **arguments: fit(model, MICRO, ARRAYS, **arguments)  # noqa: E731
+    else:
+        source = Batches() if given == "PyDataset" else epochs(*3 * [LENGTH + 3])
+        steps = LENGTH + 3 if given == "steps" else None
+        train = lambda **arguments: model.fit(  # noqa: E731
+            source, shuffle=False, verbose=0, steps_per_epoch=steps, **arguments
+        )
+    count = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: programs.append(compile_count()),
+        on_epoch_end=lambda epoch, logs: programs.append(compile_count()),
+    )
+    train(epochs=3, callbacks=[seen, count])
+    a_third = len(seen.positions) // 3
+    assert seen.positions[a_third - 1 :: a_third] == [0, 0, 0]
+    if given == "arrays":
+        assert seen.positions[:a_third] == [1, 2, 3, 0, 1, 2, 0]
+        assert programs[-1] == programs[-2]
+    assert_same(model, stock_model())
+
+
+COMPILED = []
+jax.monitoring.register_event_duration_secs_listener(
+    lambda event, seconds, **_: "backend_compile" in event and COMPILED.append(event)
+)
+
+
+def compile_count():
+    return len(COMPILED)
+
+
+@OUT_OF_DATA
+def test_an_unknown_number_of_batches():
+    """The first epoch's window ends in one program, later ones in a step, also of fewer batches."""
+    model, seen = compiled(dense_model(), adam()), Seen()
+    # Keras takes as many batches in later epochs as in the first.
+    model.fit(epochs(LENGTH + 3), shuffle=False, verbose=0, callbacks=[seen])
+    assert seen.positions == [1, 2, 3, 0, 1, 2, 3]
+    assert_same(model, stock_model(1))
+
+
+@OUT_OF_DATA
+def test_later_epochs_of_a_dataset_of_unknown_length():
+    tf_data = pytest.importorskip("tensorflow").data.Dataset
+    x, y = ARRAYS
+    dataset = tf_data.from_tensor_slices((x, y)).batch(MICRO)
+    dataset = dataset.filter(lambda *batch: True)
+    model, seen = compiled(dense_model(), adam()), Seen()
+    model.fit(dataset, epochs=3, shuffle=False, verbose=0, callbacks=[seen])
+    assert seen.positions == [1, 2, 3, 0, 1, 2, 3, *2 * [1, 2, 3, 0, 1, 2, 0]]
+    assert_same(model, stock_model())
+
+
+def test_an_update_between_steps_is_one_program():
+    """Its values come from the optimizer as it is now."""
+    model = compiled(dense_model(), adam())
+    model.build((None, 3))
+    reference = compiled(dense_model(), hosts.stock("Adam", learning_rate=0.01))
+    for clipnorm, least in ((None, 1), (None, 0), (1e-3, 1)):
+        model.optimizer.clipnorm = reference.optimizer.clipnorm = clipnorm
+        for x, y in batches(MICRO, ARRAYS)[:2]:
+            model.train_on_batch(x, y)
+        before = compile_count()
+        model.optimizer.apply_partial_window()
+        assert least <= compile_count() - before <= 20 * least
+        reference.train_on_batch(*(array[: 2 * MICRO] for array in ARRAYS))
+    assert_same(model, reference)
+
+
+@pytest.mark.parametrize("then", ["fit", "train_on_batch"])
+def test_an_error_in_the_last_batch(then):
+    """The window has its length again, if it goes on."""
+
+    class Fails(keras.layers.Layer):
+        fails = False
+
+        def call(self, x):
+            if self.fails:
+                raise ZeroDivisionError
+            return x
+
+    fails = Fails()
+    layers = [*dense_model().layers, fails]
+    model = compiled(hosts.sequential((3,), layers), adam(), run_eagerly=True)
+
+    def fail(batch, logs=None):
+        fails.fails = batch == LENGTH + 2
+
+    callback = keras.callbacks.LambdaCallback(on_train_batch_begin=fail)
+    with pytest.raises(ZeroDivisionError):
+        fit(model, MICRO, ARRAYS, epochs=1, callbacks=[callback])
+    fails.fails = False
+    assert model.optimizer.window_position == 2
+    if then == "fit":
+        with pytest.warns(UserWarning, match="are discarded"):
+            fit(model, MICRO, ARRAYS, epochs=1)
+        reference = compiled(dense_model(), hosts.stock("Adam", learning_rate=0.01))
+        fit(reference, BIG, tuple(array[:BIG] for array in ARRAYS), epochs=1)
+        fit(reference, BIG, ARRAYS, epochs=1)
+        assert_same(model, reference)
+        return
+    for x, y in batches(MICRO, data())[LENGTH + 2 : 2 * LENGTH]:
+        model.train_on_batch(x, y)
+    assert model.optimizer.completed_updates == 2
+    assert_same(model, stock_model(1, tuple(array[: 2 * BIG] for array in data())))
+
+
+def test_a_last_batch_that_is_dropped():
+    """The window ends with the epoch, as one of the micro-batches that count."""
+    x, y = (array.copy() for array in ARRAYS)
+    y[-1] = np.nan
+    model = compiled(dense_model(), adam(skip_nonfinite=True))
+    fit(model, MICRO, (x, y), epochs=1)
+    assert model.optimizer.window_position == 0
+    assert_same(model, stock_model(1, tuple(array[:-1] for array in ARRAYS)))
