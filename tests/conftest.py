@@ -45,6 +45,10 @@ def pytest_collection_modifyitems(config, items):
     for item in items:
         if item.get_closest_marker("quick_once") and not QUICK_ONCE:
             item.add_marker(pytest.mark.thorough)
+        by = item.get_closest_marker("third_by")
+        if by and item.get_closest_marker("thorough") and HOST == "keras3":
+            if BACKEND not in by.args:
+                item.add_marker(pytest.mark.weekly)
     dropped = [item for item in items if _is_dropped(item)]
     items[:] = [item for item in items if item not in dropped]
     config.hook.pytest_deselected(items=dropped)

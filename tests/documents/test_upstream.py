@@ -40,6 +40,7 @@ def error_of(script, name):
 
 
 @thorough
+@pytest.mark.weekly  # Keras changes without us
 @pytest.mark.skipif(not hosts.IS_KERAS3, reason="defects of Keras 3")
 @pytest.mark.parametrize("name", HERE)
 def test_the_defect_is_still_there(name):

@@ -28,7 +28,7 @@ import hosts
 import numpy as np
 import pytest
 import training
-from cases import once_by_torch, quick_first, skip_file_on_keras2, thorough
+from cases import once_by_torch, quick_first, skip_file_on_keras2, third_by_torch, thorough
 from hosts import keras
 from training import assert_equal
 
@@ -185,6 +185,7 @@ def read_rows():
             yield pytest.param(program, reduction, verdict, id=name, marks=marks)
 
 
+@third_by_torch
 @pytest.mark.parametrize("program, reduction, verdict", list(read_rows()))
 def test_the_table(program, reduction, verdict):
     word, _, why = verdict.partition(":")

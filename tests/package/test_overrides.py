@@ -47,6 +47,7 @@ except ImportError as error:
 
 
 @pytest.mark.thorough
+@pytest.mark.third_by("torch")
 @pytest.mark.parametrize("place", [0, -1][: len(WHERE)])
 def test_a_keras_without_one_of_them(place):
     name = listed()[place]

@@ -7,7 +7,7 @@ import hosts
 import numpy as np
 import pytest
 import training
-from cases import quick_first
+from cases import quick_first, third_by_torch
 from hosts import accum, keras
 from training import LENGTH
 
@@ -122,6 +122,7 @@ CASES = [
 ]
 
 
+@third_by_torch
 @pytest.mark.parametrize("kind, has_head, is_built_again", CASES)
 def test_another_layer_of_its_kind_is_frozen(kind, has_head, is_built_again, tmp_path):
     """The state is refused, and by name, a common head continues."""

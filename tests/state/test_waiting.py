@@ -8,7 +8,7 @@ import formats
 import hosts
 import numpy as np
 import pytest
-from cases import quick_first
+from cases import quick_first, third_by_torch
 from formats import ALL, STOP, assert_same, eager, fresh, from_list, model_with, through
 from hosts import accum, keras
 from training import LENGTH, MICRO, compiled, data, dense_model, fit, go_on
@@ -143,6 +143,7 @@ if not hosts.IS_KERAS3 or hosts.IS_TORCH:  # the other backends would compile fo
     ROWS += [(way, act) for way in WAYS if way != "state" for act in ALWAYS]
 
 
+@third_by_torch
 @quick_first("way, act", ROWS)
 def test_a_state(way, act, source, tmp_path):
     """It is read, saved, copied and changed, or the remedy is said. The original stays."""
