@@ -35,7 +35,6 @@ ROWS = {
         "torch" if hosts.IS_KERAS_3_16 else "torch on a newer Keras", 2, snippet.UPDATES,
     ),
     "DistributedDataParallel, no_sync": ("torch", 2, snippet.UPDATES),
-    "DistributedDataParallel": ("torch", 2, snippet.UPDATES * 8),
     "Horovod": ("keras2", 2, -1) if HAS_HOROVOD else ("keras2", 1, 1),  # once in the graph
 }  # fmt: skip
 # What the page says of several processes: `ModelParallel` in place of `DataParallel`.
@@ -49,7 +48,10 @@ BLOCKS["ModelParallel, several processes"] = re.sub(
 
 @once
 def test_each_snippet_has_a_row():
+    """Or it is the script that `test_recipes.py` runs."""
     assert set(BLOCKS) == set(ROWS)
+    script = (hosts.PROJECT / "examples" / "several_processes.py").read_text("utf-8")
+    assert PAGE.count("```python") == len(ROWS) - 2 and f"```python\n{script}```" in PAGE
 
 
 def programs(name, processes, path):
@@ -58,8 +60,6 @@ def programs(name, processes, path):
     command = [hosts.SUPPORT / "snippet.py", path / "script.py", path / "end"]
     port, *_ = two_free_ports()
     shared = {"PROCESSES": str(processes), "ADDRESS": f"localhost:{port}"}
-    if name == "DistributedDataParallel":  # which weighs shares of different sizes
-        shared["UNEVEN"] = "1"
     if name.startswith("start"):
         shared["DEVICES"] = name.split()[1]
     if processes == 2:
