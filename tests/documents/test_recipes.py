@@ -151,7 +151,7 @@ def test_serving(folder):
 
 @recipe("window_by_tokens")
 def test_a_window_by_tokens():
-    """Windows of 64, 60 and 52 tokens, each a batch of its tokens for the stock optimizer. Twice."""
+    """Twice windows of 64, 60 and 52 tokens, each a batch of its tokens for the stock optimizer."""
     found = run(SCRIPTS["window_by_tokens"])
     keras.utils.set_random_seed(0)
     model = keras.Sequential([keras.Input((None, 8)), keras.layers.Dense(2)])
