@@ -53,7 +53,8 @@ def micro_batches():
             top = 184 - (below + 1) * (UNIT + 1)
             yield box(middle - BAR / 2, top, BAR, UNIT, color, 1 if is_open else 0.4)
         closes = added == WINDOW
-        yield text(middle, 230, "yes" if closes else "no", ORANGE if closes else GREY, font_weight="bold")
+        said, color = ("yes", ORANGE) if closes else ("no", GREY)
+        yield text(middle, 230, said, color, font_weight="bold")
 
 
 def weights():

@@ -132,16 +132,17 @@ def test_the_whole_script(whole):
 
 @pytest.mark.skipif(not hosts.IS_KERAS3, reason="about Keras 3's own accumulation")
 def test_half_trained():
-    """In a window of 7 micro-batches, then 3 by the block: two big batches. Metrics are kept."""
+    """In a window after 7 micro-batches; 5 more by the block, one short. Metrics are kept."""
     own = run("before: Keras's own", keras=keras)["optimizer"]
     model = go_on(compiled(initialize(dense_model()), own, metrics=["mae"]), 0, 7)
     model = run("half trained: Keras's own", model=model)["model"]
     assert model.get_compile_config()["metrics"] == ["mae"]
     optimizer = model.optimizer
     assert (optimizer.completed_updates, optimizer.window_position) == (1, 2)
-    go_on(model, 7, 10)
+    x, y = data()
+    model.fit(x[14:23], y[14:23], batch_size=2, shuffle=False, verbose=0)
     big = compiled(initialize(dense_model()), keras.optimizers.Adam(1e-3))
-    assert_same(model, go_on(big, 0, 2, batch_size=10))
+    assert_same(model, go_on(big, arrays=(x[:23], y[:23]), batch_size=10))
 
 
 @pytest.mark.skipif(not hosts.IS_KERAS3, reason="for Keras 3")
@@ -423,6 +424,10 @@ def test_the_updates_of_a_training():
     model = compiled(initialize(dense_model()), names["optimizer"])
     model.fit(x, y, batch_size=10, epochs=2, verbose=0)
     assert names["optimizer"].completed_updates == names["updates"] == 52
+    # The comment says which samples train if some validate.
+    (samples,) = re.findall(r"samples = (int\(1003 \* \(1 - 0\.2\)\))", code)
+    model.fit(x, y, batch_size=10, validation_split=0.2, verbose=0)
+    assert names["optimizer"].completed_updates - 52 == -(-eval(samples) // 40)
 
 
 @pytest.mark.skipif(not hosts.IS_KERAS3, reason="for Keras 3")
