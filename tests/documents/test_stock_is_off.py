@@ -1,4 +1,4 @@
-"""The rows "When Keras itself is off" of docs/why_different.md: stock against stock."""
+"""The rows of docs/upstream/README.md about runs with the big batch that are off: stock and stock."""
 
 import hosts
 import numpy as np
