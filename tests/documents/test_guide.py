@@ -2,7 +2,6 @@
 
 import contextlib
 import re
-import textwrap
 from pathlib import Path
 
 import hosts
@@ -202,40 +201,6 @@ def test_the_weight_by_a_mask():
     models[1].compile(hosts.stock("SGD", learning_rate=0.1), loss)
     models[1].fit(x, y, batch_size=50, epochs=3, shuffle=False, verbose=0)
     assert_same(*models)
-
-
-def gan_on_torch():
-    """Return the page's GAN with its train step for PyTorch."""
-    step = textwrap.indent(BLOCKS["the step of a GAN, PyTorch"], "    ")
-    code = BLOCKS["a GAN"].replace("import tensorflow as tf", "import torch")
-    code, count = re.subn(r"(?s)    def train_step.*?\n(?=\ngan = )", lambda _: step, code)
-    assert count == 1 and "tf." not in code
-    return code
-
-
-@pytest.mark.skipif(not hosts.IS_KERAS3 or hosts.BACKEND == "jax", reason="the page has no step")
-def test_a_gan():
-    """Both optimizers weigh a short batch, and end with the epoch, as in the big batch."""
-    random = np.random.default_rng(0)
-    shapes = {"noise": (67, 3), "real": (67, 2)}
-    dtype = "float32" if hosts.IS_TORCH else hosts.FLOATX
-    names = {name: random.uniform(0, 1, shape).astype(dtype) for name, shape in shapes.items()}
-    ours = gan_on_torch() if hosts.IS_TORCH else BLOCKS["a GAN"]
-    ours = ours.replace("batch_size=10", "batch_size=10, shuffle=False")
-    stock = ours.replace("batch_size=10", "batch_size=50")
-    stock = stock.replace("AdamAccumulate(1e-3, accum_iters=5)", "keras.optimizers.Adam(1e-3)")
-    gans = []
-    for code in (ours, stock):
-        generator, critic = initialize(dense_model()), keras.Sequential([keras.Input((2,))])
-        critic.add(keras.layers.Dense(1))
-        nets = {"generator": generator, "critic": initialize(critic), "__name__": "page"}
-        found = {**names, **nets}
-        exec(code, found)
-        gans.append(found["gan"])
-    counts = [(o.completed_updates, o.window_position) for o in gans[0].optimizers]
-    assert counts == [(2, 0), (2, 0)]
-    for of_ours, of_stock in zip(*(gan.nets for gan in gans)):
-        assert_same(of_ours, of_stock)
 
 
 @keras2_has_no("schedules")

@@ -1,4 +1,4 @@
-"""The rows of docs/upstream/README.md about runs with the big batch that are off: stock and stock."""
+"""Runs with the big batch that are off, of docs/upstream/README.md: stock against stock."""
 
 import hosts
 import numpy as np
