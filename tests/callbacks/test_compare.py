@@ -404,14 +404,20 @@ def test_several_optimizers_in_one():
 
 @once_by_torch
 def test_what_can_be_reached_is_put_back():
-    """By attributes and containers."""
+    """By attributes and containers, and buffers of PyTorch's modules."""
 
     class Holder:
         def __init__(self):
             self.values = {"a": [1, {2}]}
             self.variable = keras.Variable(1.0) if hosts.IS_KERAS3 else hosts.tf.Variable(1.0)
 
-    model = network()
+    model, buffers = network(), []
+    if hosts.IS_TORCH:
+        import torch
+
+        module = torch.nn.BatchNorm1d(4)
+        model, buffers = network(layers.TorchModuleWrapper(module)), list(module.buffers())
+    values = [buffer.clone() for buffer in buffers]
     first, second = holders = Holder(), Holder()
     model.compile(ours(), "mse")
     model.holders = {"a": [first, (1, second)]}
@@ -422,11 +428,17 @@ def test_what_can_be_reached_is_put_back():
         each.variable.assign(2.0)
         each.more = each.values = {}
     model.holders["a"].append(1)
+    for buffer in buffers:
+        buffer += 1
     reached.put_back()
+    assert all(bool((buffer == value).all()) for buffer, value in zip(buffers, values))
     for each in holders:
         assert each.values == {"a": [1, {2}]} and not hasattr(each, "more")
         assert hosts.array(each.variable) == 1
     assert len(model.holders["a"]) == 2
+
+    model = network()
+    model.compile(ours(), "mse")
     model.optimizers = (ours(),)
     with pytest.raises(ValueError, match="Keep optimizers in attributes, lists or dictionaries"):
         compare(model)
