@@ -6,7 +6,7 @@ On JAX and PyTorch, whichever are installed: the time of a micro-batch in `fit` 
 transformer, an embedding and convolutions, all contenders in turns; the optimizer alone; the peak
 of the memory, and what 3% of the card's memory leads to; distances from the big batch with TF32,
 without it, and in half precision. Writes `results/gpu_<card>.json`, and prints the tables that are
-part of docs/cost.md and docs/exactness.md. `--tables` prints them from the newest file. `--small`
+part of README.md and docs/exactness.md. `--tables` prints them from the newest file. `--small`
 tries one case of each part on a machine without a GPU, in three minutes; its figures mean nothing.
 
 Each part runs in a process. Distances and memory run side by side, and meanwhile the programs of

@@ -1,4 +1,4 @@
-"""Make every table of README.md, docs/cost.md, docs/exactness.md and docs/devices.md.
+"""Make every table of README.md, docs/cost.md and docs/exactness.md.
 
 `nox -f benchmarks/noxfile.py` runs all of these sessions, and `-s NAME` runs one. README.md says
 which session makes which table. The sessions of the hosts run `micro_batch.py`, each in its own

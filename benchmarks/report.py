@@ -1,7 +1,7 @@
 """Make the tables and the plot from `benchmarks/results/*.json`: `python benchmarks/report.py`.
 
 Writes `results/micro_batch.md`, which has every figure, and `results/micro_batch.png`, and prints
-the tables that are part of docs/cost.md.
+the tables that are part of README.md.
 """
 
 import json

@@ -8,7 +8,7 @@ from keras_accum import AdamAccumulate
 
 keras.utils.set_random_seed(0)
 random = np.random.default_rng(0)
-noise, real = (random.uniform(0.5, 1, (100, n)).astype("float32") for n in (8, 2))
+noise, real = (random.uniform(0.5, 1, (107, n)).astype("float32") for n in (8, 2))
 micro_batches = tf.data.Dataset.from_tensor_slices((noise, real)).batch(10)
 
 model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(2)])  # the generator
@@ -28,10 +28,13 @@ def train_step(noise, real):
     nets = model, judge
     gradients = [tape.gradient(loss, net.trainable_variables) for loss, net in zip(losses, nets)]
     for of_net, (net, optimizer) in zip(gradients, pairs):
+        optimizer.weigh(tf.shape(noise)[0])  # what the losses divide by
         optimizer.apply_gradients(zip(of_net, net.trainable_variables))
 
 
-for _epoch in range(2):
+for epoch in range(3):
     for batch in micro_batches:
         train_step(*batch)
-print(f"{optimizer.completed_updates} updates")
+    for _, optimizer in pairs:
+        optimizer.apply_partial_window()  # with the micro-batches that are left
+    print(f"epoch {epoch}: {optimizer.completed_updates} updates")

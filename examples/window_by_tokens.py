@@ -33,7 +33,9 @@ def train_step(x, y):
     seen.assign(tf.where(is_full, 0.0, seen + tokens))
 
 
-for x, y in micro_batches:
-    train_step(x, y)
-optimizer.apply_partial_window()  # the tokens that are left
-print(f"{optimizer.completed_updates} updates")
+for epoch in range(2):
+    for x, y in micro_batches:
+        train_step(x, y)
+    optimizer.apply_partial_window()  # the tokens that are left
+    seen.assign(0.0)
+    print(f"epoch {epoch}: {optimizer.completed_updates} updates")

@@ -3,7 +3,7 @@
 In the folder `benchmarks`: `python -m accelerators gpu` or `tpu` compiles all programs of Keras 3
 on JAX, and `torch` counts where PyTorch waits for a GPU. `collectives` and `replicas` count how
 often several devices reduce gradients, on JAX and on TensorFlow. Each writes its figures to
-`results/accelerators_*.json`. `tables` prints the tables of README.md and docs/devices.md, and
+`results/accelerators_*.json`. `tables` prints the tables of README.md, and
 writes `results/accelerators.md`. `nox -f benchmarks/noxfile.py -s accelerators` does all of this.
 """
 

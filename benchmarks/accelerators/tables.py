@@ -1,4 +1,4 @@
-"""The tables of README.md, docs/devices.md and `results/accelerators.md`, from JSON files."""
+"""The tables of README.md and `results/accelerators.md`, from JSON files."""
 
 import json
 from pathlib import Path
@@ -72,7 +72,7 @@ def torch_table(found):
 
 
 def reductions_table(found):
-    """For docs/devices.md: how often an update reduces gradients, and bytes of a parameter."""
+    """How often an update reduces gradients, and bytes of a parameter."""
     on_jax = found["collectives"]["cases"]
     spread, split = on_jax[DATA_PARALLEL], on_jax[MODEL_PARALLEL]["gpu"]
     replicas = found["replicas"]["cases"][MIRRORED]

@@ -1,4 +1,4 @@
-"""The tables of docs/cost.md and docs/exactness.md, from `results/gpu_*.json`. No Keras here."""
+"""The tables of README.md and docs/exactness.md, from `results/gpu_*.json`. No Keras here."""
 
 import json
 from pathlib import Path

@@ -13,7 +13,10 @@ from keras_accum.__main__ import ACCUM_ITERS, BATCH, LEARNING_RATE, Demo
 
 WIDTH, HEIGHT = 842, 340
 LEFT, RIGHT, TOP, BOTTOM = 70, 600, 30, 290
-TITLE = "Test loss: accumulated small batches lie on the big batch, the small batch ends above"
+TITLE = (
+    "Test loss, 30% of the training labels random: accumulated small batches lie on the big batch; "
+    "the small batch, whose learning rate isn't tuned, ends above"
+)
 TICKS = 0.5, 0.7, 1.0, 1.4, 1.7  # the first and the last one are the bounds
 
 

@@ -34,7 +34,7 @@ def arrow(x, start, end, color=GREY):
 
 
 def labels():
-    names = "big batch", "micro-batches", "sum of gradients", "switch", "weights"
+    names = "big batch", "micro-batches", "sum of gradients", "update?", "weights"
     for y, name in zip((39, 87, 172, 230, 283), names):
         yield text(LEFT - 16, y, name, anchor="end", font_weight="bold")
 
@@ -53,7 +53,8 @@ def micro_batches():
             top = 184 - (below + 1) * (UNIT + 1)
             yield box(middle - BAR / 2, top, BAR, UNIT, color, 1 if is_open else 0.4)
         closes = added == WINDOW
-        yield text(middle, 230, int(closes), ORANGE if closes else GREY, font_weight="bold")
+        said, color = ("yes", ORANGE) if closes else ("no", GREY)
+        yield text(middle, 230, said, color, font_weight="bold")
 
 
 def weights():

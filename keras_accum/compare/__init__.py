@@ -1,7 +1,7 @@
 """`compare_with_big_batch`: is a window equal to the big batch on your model? No Keras here.
 
-`samples` are those of one window, `subject` is the model, `put_back` takes a snapshot of it, `runs`
-trains it with controls, `verdict` compares the gradients, and `remedies` lists changes to try.
+`samples` are those of one window, `subject` is the model, `reached` what is found in it and put
+back, `runs` trains it with controls, `verdict` compares gradients, `remedies` lists changes to try.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ import importlib
 import numbers
 from typing import Any, Sequence
 
-from keras_accum.compare.runs import Experiment, Settings
+from keras_accum.compare.reached import Reached
+from keras_accum.compare.remedies import Settings
+from keras_accum.compare.runs import Experiment
 from keras_accum.compare.samples import Samples, check_window
 from keras_accum.compare.verdict import Comparison, list_some
 from keras_accum.convert import accumulating_in, list_accumulating
@@ -66,16 +68,16 @@ def compare_with_big_batch(
     Each variable is judged by itself, beside a control that only differs by rounding: the big batch
     with weights moved by one unit in the last place, and with its samples in another order. A
     variable's small elements are also judged by themselves, as Adam scales each element.
-    Optimizers that only keep gradients replace yours, so learning rate, clipping, decay, moving
-    averages and `window_transforms` have no effect: they act once per update. If the window
-    differs, this package's other options are tried.
+    AdamAccumulate with a learning rate of 0 stands in for your optimizers, so learning rate,
+    clipping, decay, moving averages and `window_transforms` have no effect: they act once per
+    update. If the window differs, this package's other options are tried.
 
     Keras's dropout and noise layers are off meanwhile, and a model with a mixed policy computes in
     float32. The printed notes say so.
 
-    Then everything that can be reached from the model is put back, to the bit: weights, states of
-    layers, losses and metrics, seeds, attributes, and your optimizers. Globals, files, and what
-    your layers keep elsewhere can't be. If your layers draw from TensorFlow's global generator, it
+    Then what attributes, lists and dictionaries of the model hold is put back, to the bit: weights,
+    states of layers, losses and metrics, seeds, and your optimizers. Globals, files, and what your
+    layers keep elsewhere aren't. If your layers draw from TensorFlow's global generator, it
     continues from where the comparison left it.
 
     The big batch must fit in memory. If it doesn't, compare `x[:10]` with `batch_size=2`.
@@ -112,12 +114,12 @@ def compare_with_big_batch(
     subject = _find_subject(model)
     samples = Samples(x, y, sample_weight)
     _build(subject, samples)
-    snapshot = subject.take_snapshot()
-    option_sets = _find_options(model, snapshot, callbacks)
+    reached = Reached(subject)
+    option_sets = _find_options(model, reached, callbacks)
     option_sets = check_window(option_sets, samples.count, batch_size, callbacks)
-    with _prepared(subject, snapshot) as notes:
+    with _prepared(subject, reached) as notes:
         settings = Settings(option_sets, list(callbacks), batch_size)
-        return Experiment(subject, snapshot, samples).compare(settings, notes)
+        return Experiment(subject, reached, samples).compare(settings, notes)
 
 
 def _check_arguments(batch_size, callbacks):
@@ -152,12 +154,12 @@ def _build(subject, samples):
         raise ValueError(_FROZEN.format(subject.model))
 
 
-def _find_options(model, snapshot, callbacks):
+def _find_options(model, reached, callbacks):
     """Return the Options of each optimizer that can be reached from the model."""
-    if snapshot.list_unplaced():
-        raise ValueError(_UNPLACED.format(snapshot.list_unplaced()))
+    if reached.list_unplaced():
+        raise ValueError(_UNPLACED.format(reached.list_unplaced()))
     option_sets, has_ours = [], False
-    for optimizer in snapshot.optimizers.values():
+    for optimizer in reached.optimizers.values():
         ours = accumulating_in(optimizer)
         first, *others = [_options_now(inner) for inner in ours] or [Options()]
         if any(options != first for options in others):
@@ -183,16 +185,16 @@ def _options_now(optimizer):
 
 
 @contextlib.contextmanager
-def _prepared(subject, snapshot):
+def _prepared(subject, reached):
     """Scope in which the model draws no random numbers, and after which all of it is put back.
 
     Its value is the notes on what was changed.
     """
     try:
         with subject.running():
-            yield _list_notes(*subject.prepare(snapshot.objects))
+            yield _list_notes(*subject.prepare())
     finally:
-        snapshot.put_back()
+        reached.put_back()
 
 
 def _list_notes(layers_off, is_in_float32):

@@ -9,14 +9,13 @@ import warnings
 import numpy as np
 
 from keras_accum.compare.remedies import list_remedies
-from keras_accum.compare.samples import list_slice_sizes
-from keras_accum.compare.verdict import BigBatch, Comparison, Judgement, are_finite, norm
+from keras_accum.compare.subject import STAND_IN
+from keras_accum.compare.verdict import BigBatch, Comparison, Judgement, are_finite
 from keras_accum.convert import inner
 from keras_accum.host import SAID_BY, find_own_methods, is_named
 from keras_accum.options import Options
 
 _NUDGES, _ORDERS, _PARTS = 3, 2, 8  # how many trainings with each
-_SCALES = 0.6, 0.7, 0.9  # no powers of 2, which round nothing
 
 _UPDATES = (
     "A window must make one update, but `train_step` made {}: let it call `close_window` once, "
@@ -40,54 +39,18 @@ _IN_STEP = (
     ". Functions of gradients in your `train_step`, such as clipping, see each micro-batch's: give "
     "the optimizer `global_clipnorm` or `window_transforms` instead"
 )
-_CLIPS = (
-    "Your `train_step` gives the optimizer gradients of norm {0:.3g} from any batch, so it clips "
-    "or scales each micro-batch's. Give the optimizer `global_clipnorm={0:.3g}` instead, or a "
-    "function in `window_transforms`: they act once per update."
-)
-
-
-@dataclasses.dataclass(frozen=True)
-class Settings:
-    """How to train the window.
-
-    option_sets: the Options of each optimizer.
-    callbacks, batch_size: arguments of `fit`.
-    """
-
-    option_sets: list
-    callbacks: list
-    batch_size: int
-
-    def apply(self, remedy, samples):
-        """Return the settings with a Remedy, for a window with this number of samples."""
-        if remedy.in_slices:
-            stock = [Options() for _ in self.option_sets]
-            return Settings(stock, list(remedy.callbacks), samples)
-        option_sets = [
-            dataclasses.replace(options, **remedy.options)
-            if options.accumulates or options.drops
-            else options
-            for options in self.option_sets
-        ]
-        callbacks = self.callbacks
-        if remedy.callbacks is not None:
-            others = [c for c in callbacks if not is_named(c, "MicroBatchWeights")]
-            callbacks = [*remedy.callbacks, *others]
-        return Settings(option_sets, callbacks, self.batch_size)
 
 
 class Experiment:
     """Trains one window and its big batch, and compares their gradients.
 
-    snapshot: the Snapshot of the model before the comparison, with its optimizers.
+    reached: what was Reached in the model before the comparison, with its optimizers.
     """
 
-    def __init__(self, subject, snapshot, samples):
-        self._subject, self._snapshot, self._samples = subject, snapshot, samples
-        self._optimizers = list(snapshot.optimizers.values())
+    def __init__(self, subject, reached, samples):
+        self._subject, self._reached, self._samples = subject, reached, samples
+        self._optimizers = list(reached.optimizers.values())
         self._optimizer_name = type(inner(subject.compiled)).__name__
-        self._scale_divisor = 1  # of loss scales, so that none overflows
         variables = subject.model.trainable_variables
         self._variable_names = [subject.get_name(variable) for variable in variables]
         self._precision = subject.precision()
@@ -107,9 +70,7 @@ class Experiment:
             warned = [text for text in warned if text not in warned_in_both] + several
             judgement = self._judge(window, big.gradients, big)
             if judgement.verdict == "differs":
-                parts = self._train_parts(trainer)
-                scaled = self._train_scaled(settings, big.gradients)
-                big = dataclasses.replace(big, parts=parts, scaled=scaled)
+                big = dataclasses.replace(big, parts=self._train_parts(trainer))
                 judgement = self._judge(window, big.gradients, big)
             advice = judgement.advise(self._precision, self._subject.list_random())
             if judgement.verdict == "differs":
@@ -122,9 +83,9 @@ class Experiment:
         return Comparison(distance, control, by_variable, verdict, warned, notes, advice)
 
     def _list_texts(self, caught):
-        """Return the warnings' texts, with the optimizer's name for the recorder's."""
+        """Return the warnings' texts, with the optimizer's name in place of its stand-in's."""
         texts = [str(warning.message).replace(SAID_BY, "", 1) for warning in caught]
-        texts = [re.sub(r"\w*RecorderAccumulate", self._optimizer_name, text) for text in texts]
+        texts = [re.sub(rf"\b{STAND_IN}\b", self._optimizer_name, text) for text in texts]
         return list(dict.fromkeys(texts))
 
     def _judge(self, window, gradients, big):
@@ -136,19 +97,17 @@ class Experiment:
         if not any(is_named(callback, "ApplyPartialWindow") for callback in callbacks):
             # Some micro-batches may be dropped, or the caller may close windows.
             callbacks = [self._subject.package.ApplyPartialWindow(), *callbacks]
-        while True:
-            trainer = self._install(settings.option_sets)
-            runs = [trainer.train(order, settings.batch_size, callbacks) for order in orders]
-            if all(map(are_finite, runs)):
-                return runs, trainer.list_several()
-            scales = [self._subject.loss_scale(optimizer) or 1 for optimizer in self._optimizers]
-            if max(scales) <= self._scale_divisor:
-                raise ValueError(_NOTHING.format("window", "not finite"))
-            self._scale_divisor *= 16
+        trainer = self._install(settings.option_sets)
+        runs = [trainer.train(order, settings.batch_size, callbacks) for order in orders]
+        if not all(map(are_finite, runs)):
+            raise ValueError(_NOTHING.format("window", "not finite"))
+        return runs, trainer.list_several()
 
     def _train_big(self, settings):
         """Return the big batch's trainer, and a BigBatch with its gradients and controls."""
-        trainer = self._install_big(settings)
+        # Keep one option: whether to take weights, which `train_step` may give.
+        option_sets = [Options(reduction=options.reduction) for options in settings.option_sets]
+        trainer = self._install(option_sets)
         size, in_order = self._samples.count, self._in_order
         gradients = trainer.train(in_order, size)
         # Seeds continue, so that random draws show.
@@ -170,42 +129,17 @@ class Experiment:
             parts += [trainer.train(self._in_order[start:][:size], size) for start in starts]
         return list(filter(are_finite, parts))  # a part may have no labels
 
-    def _train_scaled(self, settings, gradients):
-        """Return the big batch's gradients for multiplied losses, divided by the multiple."""
-        runs = []
-        with contextlib.suppress(Exception):  # `train_step` may not allow it
-            for scale in _SCALES:
-                trainer = self._install_big(settings, scale)
-                scaled = trainer.train(self._in_order, self._samples.count)
-                runs.append(_undo_scale(scaled, gradients, scale))
-        return list(filter(are_finite, runs))
-
     def _explain(self, settings, big, warned):
         """Return what to do about a window that differs, "" if warnings say it."""
-        tried = []
-        for remedy in self._list_remedies(settings):
-            tried.append(remedy.text)
+        remedies = list_remedies(settings, self._subject.package, self._samples.count)
+        for text, changed in remedies.items():
             with contextlib.suppress(Exception):  # the model may not allow it
-                distance = self._try(settings.apply(remedy, self._samples.count), big)
+                distance = self._try(changed, big)
                 if distance is not None:
-                    return _REMEDY.format(distance, remedy.text)
-        has_own_step = self._has_own_step()
-        common_norm = big.find_common_norm() if has_own_step else None
-        if common_norm is not None:
-            return _CLIPS.format(common_norm)
-        return "" if warned else _UNKNOWN.format("; ".join(tried), _IN_STEP * has_own_step)
-
-    def _list_remedies(self, settings):
-        """Return the Remedies that would change these settings."""
-        sizes = [settings.batch_size, *filter(None, list_slice_sizes(settings.callbacks))]
-        drops = any(options.drops for options in settings.option_sets)
-        remedies = list_remedies(self._subject.package, min(sizes), drops)
-        samples = self._samples.count
-        return [remedy for remedy in remedies if settings.apply(remedy, samples) != settings]
-
-    def _has_own_step(self):
+                    return _REMEDY.format(distance, text)
         stock = self._subject.host.keras.Model
-        return bool(find_own_methods(self._subject.model, stock, "train_step"))
+        has_own_step = bool(find_own_methods(self._subject.model, stock, "train_step"))
+        return "" if warned else _UNKNOWN.format("; ".join(remedies), _IN_STEP * has_own_step)
 
     def _try(self, settings, big):
         """Return the window's distance if it is equal in two orders, otherwise None."""
@@ -216,55 +150,27 @@ class Experiment:
             return in_order.by_variable[0].distance
         return None
 
-    def _install_big(self, settings, multiple=None):
-        # Keep one option: whether to take weights, which `train_step` may give.
-        option_sets = [Options(reduction=options.reduction) for options in settings.option_sets]
-        return self._install(option_sets, multiple)
-
-    def _install(self, option_sets, multiple=None):
-        """Replace the optimizers by recorders with these options, and return a trainer.
-
-        multiple: multiply losses by this, and divide the gradients.
+    def _install(self, option_sets):
+        """Put stand-ins with these options in place of the optimizers, and return a trainer.
 
         A train step may be traced once, so each trace begins with the layers' values in Python.
         """
-        self._snapshot.put_back()
-        self._subject.prepare(self._snapshot.objects)
-        recorders = []
-        for optimizer, options in zip(self._optimizers, option_sets):
-            scale = self._find_scale(optimizer, multiple)
-            recorders.append(self._subject.make_recorder(optimizer, options, scale))
-        self._snapshot.replace_optimizers(dict(zip(map(id, self._optimizers), recorders)))
-        self._subject.make_train_function()
-        shared = self._subject, self._snapshot, self._samples, self._optimizers
-        return _Trainer(*shared, option_sets, recorders)
-
-    def _find_scale(self, optimizer, multiple):
-        """Return the factor for losses, None if there is none."""
-        scale = self._subject.loss_scale(optimizer)
-        scale = scale and scale / self._scale_divisor
-        return scale if multiple is None else multiple * (scale or 1.0)
-
-
-def _undo_scale(gradients, unscaled, scale):
-    """Return gradients without the effects of a loss scale other than rounding.
-
-    A `train_step` may not scale its loss, and tf_keras rounds a scale and its inverse to float32.
-    """
-    pairs = list(zip(gradients, unscaled))
-    pairs = [(u if norm(g * scale - u) < norm(g - u) else g, u) for g, u in pairs]
-    factor = sum(np.vdot(u, g).real for g, u in pairs) / sum(norm(u) ** 2 for _, u in pairs)
-    return [g / factor for g, _ in pairs]
+        subject, reached = self._subject, self._reached
+        reached.put_back()
+        subject.prepare()
+        pairs = zip(self._optimizers, option_sets)
+        stand_ins = [subject.make_stand_in(optimizer, options) for optimizer, options in pairs]
+        reached.replace_optimizers(dict(zip(map(id, self._optimizers), stand_ins)))
+        subject.make_train_function()
+        return _Trainer(subject, reached, self._samples, option_sets, stand_ins)
 
 
 class _Trainer:
-    """Trains the model as it is now, with recorders in place of its optimizers."""
+    """Trains the model as it is now, with stand-ins for its optimizers."""
 
-    def __init__(self, subject, snapshot, samples, optimizers, option_sets, recorders):
-        self._subject, self._snapshot, self._samples = subject, snapshot, samples
-        self._optimizers, self._option_sets = optimizers, option_sets
-        self._recorders = list(map(inner, recorders))
-        self._updates = [0 for _ in recorders]  # by each recorder, in the last training
+    def __init__(self, subject, reached, samples, option_sets, stand_ins):
+        self._subject, self._reached, self._samples = subject, reached, samples
+        self._option_sets, self._stand_ins = option_sets, list(map(inner, stand_ins))
 
     def train(self, order, batch_size, callbacks=(), nudge=None, with_random=True):
         """Train one epoch on the samples in this order, and return its update's gradients.
@@ -272,29 +178,33 @@ class _Trainer:
         nudge: a seed to move weights by one unit in the last place, or None.
         with_random: False to continue the random draws of the last training.
         """
-        subject, recorders = self._subject, self._recorders
-        self._snapshot.write_values(with_random)
+        subject = self._subject
+        self._reached.put_back_values(with_random)
         if nudge is not None:
             subject.nudge(np.random.default_rng(nudge))
-        before = [recorder.completed_updates for recorder in recorders]
         with subject.scope():
+            for stand_in in self._stand_ins:
+                subject.reset(stand_in)
             arguments = {"batch_size": int(batch_size), "shuffle": False, "verbose": 0}
             data = self._samples.take(order)
             subject.model.fit(callbacks=[*map(copy.copy, callbacks)], **data, **arguments)
-            after = [recorder.completed_updates for recorder in recorders]
-            by_recorder = [subject.read_gradients(recorder) for recorder in recorders]
-        self._updates = [now - then for now, then in zip(after, before)]
-        if not any(self._updates):
+            updates = self._count_updates()
+            by_optimizer = list(map(subject.read_gradients, self._stand_ins))
+        if not any(updates):
             raise ValueError(_ALL_DROPPED)
-        for options, updates in zip(self._option_sets, self._updates):
-            if options.accumulates and updates > 1:
-                raise ValueError(_UPDATES.format(updates))
-        return [sum(gradients) for gradients in zip(*by_recorder)]
+        for options, count in zip(self._option_sets, updates):
+            if options.accumulates and count > 1:
+                raise ValueError(_UPDATES.format(count))
+        return [sum(gradients) for gradients in zip(*by_optimizer)]
+
+    def _count_updates(self):
+        return [stand_in.completed_updates for stand_in in self._stand_ins]
 
     def list_several(self):
         """Return a text for each stock optimizer with several updates beside ours."""
+        optimizers = self._reached.optimizers.values()
         return [
-            _SEVERAL.format(type(inner(optimizer)).__name__, updates)
-            for optimizer, updates in zip(self._optimizers, self._updates)
-            if updates > 1
+            _SEVERAL.format(type(inner(optimizer)).__name__, count)
+            for optimizer, count in zip(optimizers, self._count_updates())
+            if count > 1
         ]

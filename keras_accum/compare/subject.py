@@ -1,14 +1,15 @@
 """A model in a comparison. Each Keras has a subclass of `Subject`."""
 
 import contextlib
-import random
 
 import numpy as np
 
-from keras_accum.compare.put_back import Snapshot
 from keras_accum.compare.verdict import precision_of
 from keras_accum.host import is_of_keras
 from keras_accum.host.scopes import attribute, undone
+from keras_accum.host.snapshot import remember_generators
+
+STAND_IN = "AdamAccumulate"  # its name in warnings
 
 # Keras's layers that draw random numbers, with the attributes that switch this off. Most others,
 # such as MultiHeadAttention, contain one of them.
@@ -21,9 +22,9 @@ _DRAWING = {
 _HALVES = "float16", "bfloat16"
 
 
-def _find_rates(obj):
-    """Return the names of the attributes that switch off an object's random draws."""
-    classes = [cls.__name__ for cls in type(obj).__mro__ if is_of_keras(cls)]
+def _find_rates(layer):
+    """Return the names of the attributes that switch off a layer's random draws."""
+    classes = [cls.__name__ for cls in type(layer).__mro__ if is_of_keras(cls)]
     return [attribute for name in classes for attribute in _DRAWING.get(name, ())]
 
 
@@ -33,17 +34,13 @@ class Subject:
     package: the module with the public names for this Keras.
     host: the Host of this Keras.
     internal_dtypes: data types in which this Keras computes parts of any model.
-    compiled: the model's own optimizer, whose place a recorder takes.
-    accessors: a `put_back.Accessor` for each class of objects with a value.
-    searched: classes of its framework that may have such objects.
+    compiled: the model's own optimizer.
+    variables, generators: the classes of variables and of random generators with a `state`.
     is_optimizer(obj): True for an optimizer of this Keras.
-    list_generators(): pairs of an Accessor and None for the framework's own generators.
+    remember_generators(): functions that put back the random generators outside of a model.
+    list_buffers(): values that layers keep and that are no variables of this Keras.
     get_name(variable): the name to show, as "dense/kernel".
-    make_recorder(optimizer, options, scale): an accumulating optimizer that keeps the gradient of
-        its last update and moves no weight, in place of this optimizer. It scales losses by this
-        factor, unless it is None.
-    read_gradients(recorder): these gradients as NumPy arrays, for all trainable variables.
-    loss_scale(optimizer): the optimizer's factor for losses, or None.
+    adam(optimizer): the class of AdamAccumulate that can stand in for this optimizer.
     compute_in_float32(layer): let a layer with float32 variables compute in float32.
     draws(layer): True if a layer is known to draw random numbers.
     list_notes(optimizers, size): notes on a model with an equal gradient, for micro-batches of this
@@ -51,7 +48,8 @@ class Subject:
     running(): a scope where GPUs compute float32 in full, and TensorFlow's log is short.
     """
 
-    accessors, searched, internal_dtypes, host = (), (), (), None
+    variables, generators, internal_dtypes, host = (), (), (), None
+    remember_generators = staticmethod(remember_generators)
 
     def __init__(self, model, package):
         self.model, self.package, self.compiled = model, package, model.optimizer
@@ -67,34 +65,55 @@ class Subject:
         strategy = getattr(self.model, "distribute_strategy", None)
         return contextlib.nullcontext() if strategy is None else strategy.scope()
 
-    def take_snapshot(self):
-        """Return a Snapshot of all that can be reached from the model."""
-        global_generators = random.getstate.__self__, np.random.get_state.__self__
-        roots = [self.model, *global_generators]
-        return Snapshot(
-            roots, self.accessors, self.is_optimizer, self.searched, self.list_generators()
-        )
-
-    def list_generators(self):
+    def list_buffers(self):
         return []
 
     def list_notes(self, optimizers, size):
         return []
 
-    def prepare(self, objects):
+    def make_stand_in(self, optimizer, options):
+        """Return an accumulating optimizer to keep the gradient of its last update.
+
+        Without `beta_1`, Adam's momentum is the gradient. Without a rate, no weight moves.
+        """
+        with self.scope():
+            adam = self.adam(optimizer)(learning_rate=0.0, beta_1=0.0, **vars(options))
+            if optimizer is self.compiled:  # JAX's devices need to know its state
+                adam.build(self.model.trainable_variables)
+            return adam
+
+    def reset(self, stand_in):
+        if stand_in._accumulation.state.is_built:
+            state = stand_in.get_state()
+            stand_in.set_state({name: np.zeros_like(array) for name, array in state.items()})
+
+    def read_gradients(self, stand_in):
+        """Return a stand-in's gradients for all trainable variables, zeros for those of others."""
+        store = stand_in._accumulation.store
+        state = stand_in.get_state() if store.variables else {}
+        places = {store.key(variable): place for place, variable in enumerate(store.variables)}
+
+        def read(variable):
+            place = places.get(store.key(variable))
+            return np.zeros(variable.shape) if place is None else state[f"Adam.momentum.{place}"]
+
+        gradients = map(read, self.model.trainable_variables)
+        return [gradient.astype(np.result_type(gradient, "float64")) for gradient in gradients]
+
+    def prepare(self):
         """Switch off random draws, and let layers compute in float32.
 
         Return the names of the layers that are switched off, and True if any computed in half
         precision.
         """
-        return self._switch_off(objects), self._use_float32()
+        return self._switch_off(), self._use_float32()
 
-    def _switch_off(self, objects):
+    def _switch_off(self):
         names = []
-        for obj in objects:
-            rates = {name: 0.0 for name in _find_rates(obj) if vars(obj).get(name)}
-            vars(obj).update(rates)
-            names += [obj.name] if rates else []
+        for layer in self._list_layers():
+            rates = {name: 0.0 for name in _find_rates(layer) if vars(layer).get(name)}
+            vars(layer).update(rates)
+            names += [layer.name] if rates else []
         return names
 
     def _use_float32(self):

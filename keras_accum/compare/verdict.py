@@ -11,7 +11,6 @@ import numpy as np
 _TIMES = 10  # a window's distance may be this many times the control
 _RANDOM = 1e-3  # a distance of two equal trainings above this isn't rounding
 _LARGE = 100  # rounding in another order may be this many times the distance of a nudged batch
-_SAME = 1e-5  # norms that differ by less are one number
 _ONLY_ROUNDING = 0.1  # a control above this: the gradient may be zero in theory
 _MAGNITUDE = 10  # elements whose gradients are within a factor of 2 ** 10 are judged together
 
@@ -97,8 +96,6 @@ class BigBatch:
     reordered: in other orders of the samples, because long sums round differently in each.
     parts: for parts of the samples. A gradient that is far smaller than theirs is a difference of
         rounded numbers.
-    scaled: with multiplied losses, divided again. This rounds the divisors of means differently, as
-        batches of other sizes do.
     """
 
     gradients: list
@@ -106,11 +103,10 @@ class BigBatch:
     nudged: list
     reordered: list
     parts: list = ()
-    scaled: list = ()
 
     def controls(self, precision):
         """Return for each variable how far rounding moves its gradient."""
-        controls = self._largest_distances([self.again, *self.nudged, *self.scaled])
+        controls = self._largest_distances([self.again, *self.nudged])
         sizes = map(max, zip(*map(_norms, [self.gradients, *self.parts])))
         limits = [max(_LARGE * c, precision.limit * size) for c, size in zip(controls, sizes)]
         for gradients in self.reordered:
@@ -152,25 +148,13 @@ class BigBatch:
             list(map(select, self.nudged)),
             list(map(select, self.reordered)),
             list(map(select, self.parts)),
-            list(map(select, self.scaled)),
         )
-
-    def find_common_norm(self):
-        """Return the norm of all gradients together, if it is the same in each batch, else None.
-
-        Gradients clipped before the optimizer got them have one norm.
-        """
-        norms = [_global_norm(gradients) for gradients in (self.gradients, *self.parts)]
-        distances = [_global_norm(gradients, self.gradients) for gradients in self.parts]
-        is_common = max(norms) - min(norms) < _SAME * max(norms)
-        differ = distances and min(distances) > _RANDOM * norms[0]
-        return norms[0] if is_common and differ else None
 
     def draws(self, precision):
         """Return how far the gradient differs in the same order, 0 if no more than by rounding."""
         distances, sizes = _norms(self.again, self.gradients), _norms(self.gradients)
         nudged = self._largest_distances(self.nudged)
-        overall = _ratio(norm(distances), norm(sizes))
+        overall = _ratio(_norm(distances), _norm(sizes))
         ratios = [
             _ratio(distance, size)
             for distance, rounding, size in zip(distances, nudged, sizes)
@@ -281,7 +265,7 @@ class Comparison:
         gradient b of the variable that differs most. If a variable only differs in elements of one
         order of magnitude, the distance is that of these elements.
     control: how far rounding moves this gradient in the big batch: the distance with samples in
-        another order, weights that differ by one unit in the last place, or a multiplied loss.
+        another order, or weights that differ by one unit in the last place.
     by_variable: (name, distance, control) for each variable, the worst first.
     verdict: "equal", "differs" or "undecided".
     warnings: the warnings that `fit` gave for the window, but not for the big batch.
@@ -316,20 +300,15 @@ def are_finite(gradients):
     return all(np.isfinite(gradient).all() for gradient in gradients)
 
 
-def norm(array):
+def _norm(array):
     return math.sqrt(float(np.sum(np.abs(array).astype("float64") ** 2)))
 
 
 def _norms(gradients, subtracted=None):
     """Return each variable's norm, or distance from the gradients that are subtracted."""
     if subtracted is None:
-        return list(map(norm, gradients))
-    return [norm(a - b) for a, b in zip(gradients, subtracted)]
-
-
-def _global_norm(gradients, subtracted=None):
-    """Return the norm or distance of all variables together."""
-    return norm(np.array(_norms(gradients, subtracted)))
+        return list(map(_norm, gradients))
+    return [_norm(a - b) for a, b in zip(gradients, subtracted)]
 
 
 def _ratio(distance, size):

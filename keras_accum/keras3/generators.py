@@ -4,10 +4,10 @@ import importlib
 import random
 
 import keras
-import numpy as np
 from keras import ops
 
 from keras_accum import host
+from keras_accum.host import snapshot
 
 # Keras keeps the generator for draws without a seed in its global state, under this name.
 _seeds = importlib.import_module(keras.random.SeedGenerator.__module__)
@@ -20,19 +20,16 @@ if host.parse_version(keras.__version__) >= (3, 13):
 
 def remember_generators():
     """Return functions that put back the present states, also in a graph."""
-    of_python, of_numpy = random.getstate(), np.random.get_state()
     state = _seeds.global_state
     generator = state.get_global_attribute(_NAME)
     seed = None if generator is None else ops.copy(generator.state)
 
-    def restore():
-        random.setstate(of_python)
-        np.random.set_state(of_numpy)
+    def put_back():
         state.set_global_attribute(_NAME, generator)
         if generator is not None:
             generator.state.assign(seed)
 
-    return [restore, *_remember_torch()]
+    return [*snapshot.remember_generators(), put_back, *_remember_torch()]
 
 
 def make_generator():

@@ -79,6 +79,17 @@ class _Host(Host):
     def has_penalties(self, model):
         return bool(_list_penalized(model))
 
+    def write(self, variable, value):
+        if IS_TORCH and keras.ops.is_tensor(variable):
+            variable.data.copy_(keras.ops.convert_to_tensor(value))
+        else:
+            variable.assign(value)
+
+    def list_buffers(self, model):
+        """Return the tensors that modules of PyTorch in a model keep: Keras doesn't know them."""
+        modules = sum(map(torch_modules, self.list_layers(model)), [])
+        return [buffer for module in modules for buffer in module.buffers(recurse=False)]
+
     def list_kept(self, layer):
         kept = list(super().list_kept(layer))
         for module in torch_modules(layer):

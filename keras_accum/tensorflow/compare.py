@@ -3,10 +3,7 @@
 import contextlib
 import logging
 
-import numpy as np
 import tensorflow as tf
-
-from keras_accum.compare.put_back import Accessor
 
 _CLIPS = (
     "Embeddings on TensorFlow ({}): the gradients are equal, but stock {} clips the occurrences of "
@@ -33,22 +30,6 @@ def note_clipping(names, optimizers, remedy):
     return []
 
 
-def _write(variable, value):
-    variable.assign(value)
-
-
-ACCESSORS = [
-    Accessor(tf.Variable, lambda variable: np.array(variable.numpy()), _write),
-    Accessor(
-        tf.random.Generator,
-        lambda generator: np.array(generator.state.numpy()),
-        lambda generator, value: _write(generator.state, value),
-        is_random=True,
-        holds=lambda generator: [generator.state],
-    ),
-]
-
-
 @contextlib.contextmanager
 def in_full_precision():
     """A scope without TensorFloat-32 on GPUs: its rounding would show."""
@@ -61,16 +42,12 @@ def in_full_precision():
         config.enable_tensor_float_32_execution(before)
 
 
-# A comparison traces more often than a training, and multiplies losses to see what clips.
-_OF_COMPARISONS = "retracing", "You forgot to call LossScaleOptimizer"
-
-
 @contextlib.contextmanager
 def running():
-    """A scope for a comparison, without the log's warnings of what only a comparison does."""
+    """A scope for a comparison, which traces more often than a training, without a log of it."""
 
     def is_of_interest(record):
-        return not any(text in record.getMessage() for text in _OF_COMPARISONS)
+        return "retracing" not in record.getMessage()
 
     log = logging.getLogger("tensorflow")
     log.addFilter(is_of_interest)

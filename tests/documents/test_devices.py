@@ -34,10 +34,11 @@ ROWS = {
     "DistributedDataParallel, fit": (
         "torch" if hosts.IS_KERAS_3_16 else "torch on a newer Keras", 2, snippet.UPDATES,
     ),
-    "DistributedDataParallel, no_sync": ("torch", 2, snippet.UPDATES),
-    "DistributedDataParallel": ("torch", 2, snippet.UPDATES * 8),
+    "DistributedDataParallel, no_sync": ("torch", 2, 3 * snippet.UPDATES),
     "Horovod": ("keras2", 2, -1) if HAS_HOROVOD else ("keras2", 1, 1),  # once in the graph
 }  # fmt: skip
+# Loops of three epochs, which leave out the samples after the last big batch.
+LOOPS = "DistributedDataParallel, no_sync", "MultiWorkerMirroredStrategy"
 # What the page says of several processes: `ModelParallel` in place of `DataParallel`.
 LAYOUT = re.search(r"(?m)^mesh(.*\n)+parallel.*\n", BLOCKS["ModelParallel"])[0]
 BLOCKS["ModelParallel, several processes"] = re.sub(
@@ -49,7 +50,10 @@ BLOCKS["ModelParallel, several processes"] = re.sub(
 
 @once
 def test_each_snippet_has_a_row():
+    """Or it is the script that `test_recipes.py` runs."""
     assert set(BLOCKS) == set(ROWS)
+    script = (hosts.PROJECT / "examples" / "several_processes.py").read_text("utf-8")
+    assert PAGE.count("```python") == len(ROWS) - 2 and f"```python\n{script}```" in PAGE
 
 
 def programs(name, processes, path):
@@ -58,8 +62,8 @@ def programs(name, processes, path):
     command = [hosts.SUPPORT / "snippet.py", path / "script.py", path / "end"]
     port, *_ = two_free_ports()
     shared = {"PROCESSES": str(processes), "ADDRESS": f"localhost:{port}"}
-    if name == "DistributedDataParallel":  # which weighs shares of different sizes
-        shared["UNEVEN"] = "1"
+    if name in LOOPS:
+        shared["LEFT"] = "100"
     if name.startswith("start"):
         shared["DEVICES"] = name.split()[1]
     if processes == 2:
@@ -88,7 +92,8 @@ def test_it_equals_one_device_at_the_big_batch(name, tmp_path):
     run_together(programs(name, processes, tmp_path))
     model = compiled(dense_model(), hosts.stock("Adam"))
     start = weights(model)
-    fit(model, snippet.BIG, [a.astype(hosts.FLOATX) for a in snippet.data()], epochs=1)
+    arrays, epochs = [a.astype(hosts.FLOATX) for a in snippet.data()], 3 if name in LOOPS else 1
+    fit(model, snippet.BIG, arrays, epochs=epochs)
     for rank in range(processes):
         with np.load(tmp_path / f"end-{rank}.npz") as end:
             assert_equal(dict(end), weights(model))

@@ -1,7 +1,7 @@
 """The code in the pages for users runs unchanged, and makes the updates that it should."""
 
+import contextlib
 import re
-import textwrap
 from pathlib import Path
 
 import hosts
@@ -18,6 +18,36 @@ FOUND = re.findall(r"```python\n# ([^\n]+)\n(.*?)```", TEXT, re.S)
 BLOCKS = dict(FOUND)
 X, Y = (np.concatenate([array] * 3)[:70] for array in data())  # seven micro-batches of 10
 PLAIN_TF = hosts.IS_LEGACY and not hosts.keras.__name__.startswith("tf_keras")
+
+
+IN_START = re.findall("```python\n# ([^\n]+)", (hosts.PROJECT / "docs/start.md").read_text("utf-8"))
+
+
+@pytest.fixture(scope="module")
+def whole():
+    """The names of start's whole script."""
+    return run_whole() if hosts.IS_KERAS3 else None
+
+
+def run_whole(**changes):
+    code = BLOCKS["a whole script"].replace("batch_size", "shuffle=False, batch_size")
+    for old, new in changes.items():
+        code = code.replace(old, new)
+    names = {"__name__": "page"}
+    with in_float32():
+        keras.utils.set_random_seed(0)
+        exec(code, names)
+    return names
+
+
+@contextlib.contextmanager
+def in_float32():
+    """As for a user, while the tests have their own type."""
+    hosts.set_floatx("float32")
+    try:
+        yield
+    finally:
+        hosts.set_floatx(hosts.FLOATX)
 
 
 def run(block, **names):
@@ -44,15 +74,14 @@ def row(block, updates, position, only_on=True):
 @pytest.mark.parametrize(
     "block, updates, position",
     [
-        row("Keras 3", 2, 0, hosts.IS_KERAS3),
         row("Keras 3, any optimizer", 2, None, hosts.IS_KERAS3),
         row("a size that fits", 2, None, hosts.IS_KERAS3),
         row("tf_keras", 2, 0, hosts.IS_TF_KERAS and not PLAIN_TF),
         row("TensorFlow up to 2.15", 2, 0, PLAIN_TF),
         row("Keras 2.2 and 2.3", 2, 0, hosts.IS_KERAS2),
-        row("your own loop, TensorFlow", 2, 0, hosts.IS_KERAS3 and hosts.IS_TENSORFLOW),
-        row("your own loop, JAX", 2, 0, hosts.BACKEND == "jax"),
-        row("your own loop, PyTorch", 2, 0, hosts.IS_TORCH),
+        row("your own loop, TensorFlow", 6, 0, hosts.IS_KERAS3 and hosts.IS_TENSORFLOW),
+        row("your own loop, JAX", 6, 0, hosts.BACKEND == "jax"),
+        row("your own loop, PyTorch", 6, 0, hosts.IS_TORCH),
         row("mixed precision", 2, 0, hosts.IS_KERAS3),
         row("resume", 8, 0, hosts.IS_KERAS3),
         row("a contrastive loss", 2, None, hosts.IS_KERAS3),
@@ -64,26 +93,22 @@ def row(block, updates, position, only_on=True):
         row("a monitor", 1, 0, hosts.IS_KERAS3),
         row("callbacks that count updates", 2, 0, hosts.IS_KERAS3),
         row("validate every 4 updates", 12, 0, hosts.IS_KERAS3),
-        row("half trained: Keras's own", 1, 2, hosts.IS_KERAS3),
     ],
 )
-def test_a_block_with_a_model(block, updates, position, tmp_path, monkeypatch):
+def test_a_block_with_a_model(block, updates, position, whole, tmp_path, monkeypatch):
+    """Those of start go on from its whole script."""
     monkeypatch.chdir(tmp_path)
     model = initialize(dense_model())
-    if block == "half trained: Keras's own":
-        own = run("before: Keras's own", keras=keras)["optimizer"]
-        go_on(compiled(model, own, metrics=["mae"]), 0, 7)
     names = {"keras": keras, "model": model, "make_model": lambda: initialize(dense_model())}
     dtype = "float32" if hosts.IS_TORCH else hosts.FLOATX
     names.update(x=X.astype(dtype), y=Y.astype(dtype))
-    try:
+    if hosts.IS_KERAS3 and block in IN_START:
+        with in_float32():
+            make_model, x, y = whole["make_model"], whole["x"][:70], whole["y"][:70]
+            names = run(block, make_model=make_model, model=make_model(), x=x, y=y)
+    else:
         names = run(block, **names)
-    finally:
-        if block == "mixed precision":
-            keras.config.set_dtype_policy(hosts.FLOATX)
     model = names["model"]
-    if block == "half trained: Keras's own":
-        assert model.get_compile_config()["metrics"] == ["mae"]
     optimizer = names.get("optimizer") or model.optimizer  # the first one in a loop
     optimizer = getattr(optimizer, "inner_optimizer", optimizer)
     assert int(hosts.array(optimizer.iterations)) == updates
@@ -94,13 +119,39 @@ def test_a_block_with_a_model(block, updates, position, tmp_path, monkeypatch):
 
 
 @pytest.mark.skipif(not hosts.IS_KERAS3, reason="for Keras 3")
+def test_the_whole_script(whole):
+    """It makes as many updates as it says, and ends with the big batch's weights."""
+    said = int(re.search(r"completed_updates\)  # (\d+)", BLOCKS["a whole script"])[1])
+    assert whole["model"].optimizer.completed_updates == said
+    stock = {"AdamAccumulate(1e-3, accum_iters=5)": "keras.optimizers.Adam(1e-3)"}
+    stock.update({"batch_size=10": "batch_size=50", "completed_updates": "iterations"})
+    assert_same(whole["model"], run_whole(**stock)["model"])
+
+
+@pytest.mark.skipif(not hosts.IS_KERAS3, reason="about Keras 3's own accumulation")
+def test_half_trained():
+    """In a window after 7 micro-batches; 5 more by the block, one short. Metrics are kept."""
+    own = run("before: Keras's own", keras=keras)["optimizer"]
+    model = go_on(compiled(initialize(dense_model()), own, metrics=["mae"]), 0, 7)
+    model = run("half trained: Keras's own", model=model)["model"]
+    assert model.get_compile_config()["metrics"] == ["mae"]
+    optimizer = model.optimizer
+    assert (optimizer.completed_updates, optimizer.window_position) == (1, 2)
+    x, y = data()
+    model.fit(x[14:23], y[14:23], batch_size=2, shuffle=False, verbose=0)
+    big = compiled(initialize(dense_model()), keras.optimizers.Adam(1e-3))
+    assert_same(model, go_on(big, arrays=(x[:23], y[:23]), batch_size=10))
+
+
+@pytest.mark.skipif(not hosts.IS_KERAS3, reason="for Keras 3")
 def test_a_loop_with_a_short_last_batch():
+    """Over three epochs: a stale state on JAX would lose the updates at their ends."""
     names = {"tensorflow": "TensorFlow", "jax": "JAX", "torch": "PyTorch"}
     x, y = X[:67].astype("float32"), Y[:67].astype("float32")
     models = [initialize(dense_model(dtype="float32")) for _ in range(2)]
     run(f"your own loop, {names[hosts.BACKEND]}", model=models[0], x=x, y=y)
     models[1].compile(hosts.stock("Adam", learning_rate=1e-3), "mse")
-    models[1].fit(x, y, batch_size=50, shuffle=False, verbose=0)
+    models[1].fit(x, y, batch_size=50, epochs=3, shuffle=False, verbose=0)
     assert_same(*models)
 
 
@@ -148,42 +199,8 @@ def test_the_weight_by_a_mask():
     code = code.replace(f"weigh({weights})", f"weigh({weight})")
     exec(code, {"model": models[0], "x": x, "y": y, "loss_of_all": loss, "keras": keras})
     models[1].compile(hosts.stock("SGD", learning_rate=0.1), loss)
-    models[1].fit(x, y, batch_size=50, shuffle=False, verbose=0)
+    models[1].fit(x, y, batch_size=50, epochs=3, shuffle=False, verbose=0)
     assert_same(*models)
-
-
-def gan_on_torch():
-    """Return the page's GAN with its train step for PyTorch."""
-    step = textwrap.indent(BLOCKS["the step of a GAN, PyTorch"], "    ")
-    code = BLOCKS["a GAN"].replace("import tensorflow as tf", "import torch")
-    code, count = re.subn(r"(?s)    def train_step.*?\n(?=\ngan = )", lambda _: step, code)
-    assert count == 1 and "tf." not in code
-    return code
-
-
-@pytest.mark.skipif(not hosts.IS_KERAS3 or hosts.BACKEND == "jax", reason="the page has no step")
-def test_a_gan():
-    """Both optimizers weigh a short batch, and end with the epoch, as in the big batch."""
-    random = np.random.default_rng(0)
-    shapes = {"noise": (67, 3), "real": (67, 2)}
-    dtype = "float32" if hosts.IS_TORCH else hosts.FLOATX
-    names = {name: random.uniform(0, 1, shape).astype(dtype) for name, shape in shapes.items()}
-    ours = gan_on_torch() if hosts.IS_TORCH else BLOCKS["a GAN"]
-    ours = ours.replace("batch_size=10", "batch_size=10, shuffle=False")
-    stock = ours.replace("batch_size=10", "batch_size=50")
-    stock = stock.replace("AdamAccumulate(1e-3, accum_iters=5)", "keras.optimizers.Adam(1e-3)")
-    gans = []
-    for code in (ours, stock):
-        generator, critic = initialize(dense_model()), keras.Sequential([keras.Input((2,))])
-        critic.add(keras.layers.Dense(1))
-        nets = {"generator": generator, "critic": initialize(critic), "__name__": "page"}
-        found = {**names, **nets}
-        exec(code, found)
-        gans.append(found["gan"])
-    counts = [(o.completed_updates, o.window_position) for o in gans[0].optimizers]
-    assert counts == [(2, 0), (2, 0)]
-    for of_ours, of_stock in zip(*(gan.nets for gan in gans)):
-        assert_same(of_ours, of_stock)
 
 
 @keras2_has_no("schedules")
@@ -371,6 +388,10 @@ def test_the_updates_of_a_training():
     model = compiled(initialize(dense_model()), names["optimizer"])
     model.fit(x, y, batch_size=10, epochs=2, verbose=0)
     assert names["optimizer"].completed_updates == names["updates"] == 52
+    # The comment says which samples train if some validate.
+    (samples,) = re.findall(r"samples = (int\(1003 \* \(1 - 0\.2\)\))", code)
+    model.fit(x, y, batch_size=10, validation_split=0.2, verbose=0)
+    assert names["optimizer"].completed_updates - 52 == -(-eval(samples) // 40)
 
 
 @pytest.mark.skipif(not hosts.IS_KERAS3, reason="for Keras 3")
@@ -417,14 +438,9 @@ def test_a_loop_for_jax():
     names = run("your own loop, JAX", model=models[0], x=x, y=y)
     names["micro_batches"] = [(x[i : i + 10], y[i : i + 10]) for i in range(0, 70, 10)]
     names = run("a loop for JAX", **names)
-    for part, values in zip(names["variables"], names["state"]):
-        for v, value in zip(part, values):
-            v.assign(value)
-    optimizer = names["optimizer"]
-    assert (optimizer.completed_updates, optimizer.window_position) == (3, 2)
-    optimizer.apply_partial_window()
+    assert names["optimizer"].completed_updates == 12
     models[1].compile(hosts.stock("Adam", learning_rate=1e-3), "mse")
-    models[1].fit(x, y, batch_size=50, epochs=2, shuffle=False, verbose=0)
+    models[1].fit(x, y, batch_size=50, epochs=6, shuffle=False, verbose=0)
     assert_same(*models)
 
 
@@ -455,9 +471,9 @@ def test_mixed_precision_in_a_loop():
         exec(code.replace("AdamAccumulate(1e-3", "SGDAccumulate(0.5").replace("Adam", "SGD"), names)
     finally:
         hosts.set_floatx(hosts.FLOATX)
-    assert names["inner"].completed_updates == 1
+    assert names["inner"].completed_updates == 3
     plain.compile(hosts.stock("SGD", learning_rate=0.5), "mse")
-    plain.fit(x, y, batch_size=47, verbose=0)
+    plain.fit(x, y, batch_size=47, epochs=3, verbose=0)
     for found, expected, before in zip(model.get_weights(), plain.get_weights(), start):
         moved = np.abs(expected - before).max()
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-2 * moved)
@@ -481,7 +497,7 @@ def test_padded_sequences():
         exec(start_with_labels(), {"model": models[0], "x": x, "y": y})
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=-100)
     models[1].compile(keras.optimizers.Adam(1e-3), loss)
-    models[1].fit(x, y, batch_size=25, shuffle=False, verbose=0)
+    models[1].fit(x, y, batch_size=25, epochs=3, shuffle=False, verbose=0)
     assert_same(*models)
 
 

@@ -9,6 +9,7 @@ import pytest
 import training
 from cases import once_on_keras3, thorough
 from hosts import keras
+from processes import run_together, two_free_ports
 from training import BIG, LENGTH, MICRO, assert_equal, compiled, dense_model, fit, weights
 
 if not hosts.IS_KERAS3:
@@ -16,7 +17,7 @@ if not hosts.IS_KERAS3:
 
 pytestmark = pytest.mark.filterwarnings("error:An epoch ended inside a window")
 FOLDER = hosts.PROJECT / "examples"
-PAGE = (hosts.PROJECT / "docs" / "recipes.md").read_text("utf-8")
+PAGE = (hosts.PROJECT / "docs" / "start.md").read_text("utf-8")
 # The rows of the page: each script with the backends that it runs on, or "all".
 FOUND = re.findall(r"^\| .*\(\.\./examples/(\w+)\.py\).* \| (.+) \|$", PAGE, re.M)
 BACKENDS = {"TensorFlow": "tensorflow", "JAX": "jax", "PyTorch": "torch"}
@@ -67,10 +68,12 @@ def test_each_script_has_a_test():
 # The updates of a script, and what it has in place of micro-batches for the stock optimizer.
 CHANGES = {
     "fine_tuning": (12, {"batch_size=10": "batch_size=50"}),
-    "loop_tensorflow": (4, {".batch(10": ".batch(50"}),
-    "loop_jax": (4, {"100, 10)": "100, 50)", "i + 10": "i + 50"}),
-    "loop_torch": (4, {"batch_size=10": "batch_size=50"}),
-    "gan": (4, {".batch(10": ".batch(50"}),
+    # 107 samples make three updates in each of three epochs.
+    "loop_tensorflow": (9, {".batch(10": ".batch(50"}),
+    "loop_jax": (9, {"len(x), 10)": "len(x), 50)", "i + 10": "i + 50"}),
+    "loop_torch": (9, {"batch_size=10": "batch_size=50"}),
+    "gan": (9, {".batch(10": ".batch(50"}),
+    "gan_in_fit": (9, {"batch_size=10": "batch_size=50"}),
 }
 
 
@@ -80,7 +83,8 @@ def test_it_equals_its_big_batch(name):
     updates, changes = CHANGES[name]
     script, count = re.subn(OURS, r"keras.optimizers.Adam\1(1e-3)", SCRIPTS[name])
     assert count == 1
-    script = re.sub(r"^optimizer\.apply_partial_window.*\n|^print.*\n", "", script, flags=re.M)
+    ends = r" *for _, optimizer in pairs:\n *optimizer\.apply_p.*\n| *optimizer\.apply_p.*\n"
+    script = re.sub(rf"^(?:{ends}| *optimizer\.weigh.*\n| *print.*\n)", "", script, flags=re.M)
     for old, new in {"from keras_accum import": "#", **changes}.items():
         assert old in script
         script = script.replace(old, new)
@@ -113,6 +117,27 @@ def test_resume(folder, monkeypatch):
     assert again.optimizer.completed_updates == whole.optimizer.completed_updates == 4 * 3
 
 
+@recipe("several_processes")
+def test_several_processes(folder):
+    """With shares of other sizes, one of them empty, the weights of one process's big batches."""
+    port, *_ = two_free_ports()
+    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": str(port)}
+    ranks = [{**shared, "RANK": rank, "LOCAL_RANK": rank} for rank in "01"]
+    run_together([([FOLDER / "several_processes.py"], environment) for environment in ranks])
+    keras.utils.set_random_seed(0)
+    layers = keras.layers.Dense(5, activation="tanh"), keras.layers.Dense(1)
+    model = keras.Sequential([keras.Input((1,)), *layers])
+    found = keras.models.clone_model(model)
+    model.compile(keras.optimizers.Adam(1e-2), loss="mse")
+    x = np.linspace(-1, 1, 50).astype("float32")[:, None]
+    for epoch in range(3):
+        order = np.random.default_rng(epoch).permutation(50)
+        model.fit(x[order], x[order] ** 2, batch_size=21, shuffle=False, verbose=0)
+    found.load_weights(folder / "model.weights.h5")
+    assert_same(found, model)
+    assert np.load(folder / "optimizer.npz")["completed_updates"] == 9
+
+
 @recipe("serving")
 def test_serving(folder):
     found = run(SCRIPTS["serving"])
@@ -127,16 +152,16 @@ def test_serving(folder):
 
 @recipe("window_by_tokens")
 def test_a_window_by_tokens():
-    """Windows of 64, 60 and 52 tokens, each a batch of its tokens for the stock optimizer."""
+    """Twice windows of 64, 60 and 52 tokens, each a batch of its tokens for the stock optimizer."""
     found = run(SCRIPTS["window_by_tokens"])
     keras.utils.set_random_seed(0)
     model = keras.Sequential([keras.Input((None, 8)), keras.layers.Dense(2)])
     model.compile(keras.optimizers.Adam(1e-3), loss="mse")
-    for window in (slice(0, 3), slice(3, 6), slice(6, 8)):
+    for window in 2 * (slice(0, 3), slice(3, 6), slice(6, 8)):
         pairs = [[a.reshape(1, -1, a.shape[-1]) for a in pair] for pair in found["micro_batches"]]
         model.train_on_batch(*(np.concatenate(part, 1) for part in zip(*pairs[window])))
     assert_same(found["model"], model)
-    assert found["optimizer"].completed_updates == 3
+    assert found["optimizer"].completed_updates == 6
 
 
 @recipe("numpy_adam")

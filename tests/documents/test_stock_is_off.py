@@ -1,4 +1,4 @@
-"""The rows "When Keras itself is off" of docs/why_different.md: stock against stock."""
+"""Runs with the big batch that are off, of docs/upstream/README.md: stock against stock."""
 
 import hosts
 import numpy as np
@@ -37,7 +37,7 @@ class Batches(keras.utils.PyDataset):
 
 
 @thorough
-@pytest.mark.skipif(hosts.BACKEND != "jax", reason="as on the page")
+@pytest.mark.skipif(hosts.IS_TENSORFLOW, reason="as on the page")
 def test_workers_of_a_dataset():
     one, two = (train(Batches(workers=workers)) for workers in (1, 2))
     assert distance(one, train()) < 1e-6 < 1e-3 < distance(two, one)

@@ -57,6 +57,7 @@ def test_all_blocks_are_tested():
     assert set(BLOCKS) == {
         "before", "after", "an old file", "a stock optimizer", "on Keras 2.2 or 2.3",
         "on tf_keras", "on Keras 3", "the copied class on Keras 3", "a Sequential on Keras 3",
+        "a graph of your own",
     }  # fmt: skip
     before, after = (BLOCKS[name].splitlines() for name in ("before", "after"))
     assert before[1:] == after[1:] and before[0] != after[0], "one line is changed"
@@ -74,6 +75,20 @@ def test_where_the_code_runs_now(tmp_path, monkeypatch):
     model = go_on(compiled(dense_model(), hosts.stock("Adam")), 0, 3)
     model = go_on(follow("a stock optimizer", model=model), 3, 5)
     assert (model.optimizer.completed_updates, model.optimizer.window_position) == (3, 2)
+
+
+@pytest.mark.skipif(not hosts.IS_KERAS2, reason="about TensorFlow 1")
+def test_a_graph_of_your_own(capsys):
+    """It prints what it says, which is the formula. A window that is dropped changes nothing."""
+    names = {}
+    exec(BLOCKS["a graph of your own"], names)
+    total = sum(2 * x * (x - 1.0) for x in (2.0, 3.0, 4.0))
+    assert capsys.readouterr().out.split() == [str(total), str(1 - 0.1 * total)] == ["40.0", "-3.0"]
+    session, optimizer = names["session"], names["optimizer"]
+    session.run(names["step"], {names["x"]: 5.0})
+    optimizer.discard_window()
+    optimizer.apply_partial_window()
+    assert (session.run(names["w"]), optimizer.get_state()["accumulator.0"]) == (-3, 0)
 
 
 @pytest.mark.skipif(not hosts.IS_KERAS3, reason="a block for Keras 3")

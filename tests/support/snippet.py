@@ -32,19 +32,6 @@ def make_model():
     return model
 
 
-def names_of_torch(rank, processes, x, y):
-    """Return `loader`, and the class that counts reductions."""
-    import torch
-    from count_reductions import Counting
-
-    rows = [range(i + rank, i + MICRO, processes) for i in range(0, len(x), MICRO)]
-    if "UNEVEN" in os.environ:  # of two processes
-        ends = 0, MICRO // 4, MICRO
-        rows = [range(i + ends[rank], i + ends[rank + 1]) for i in range(0, len(x), MICRO)]
-    loader = [[torch.tensor(a[r], dtype=torch.float32) for a in (x, y)] for r in rows]
-    return {"loader": loader, "Counting": Counting}
-
-
 def pretend_horovod():
     """Horovod's mechanism in one process: a class made by `type()` that reduces its gradients."""
     hvd = types.ModuleType("horovod.keras")
@@ -69,17 +56,16 @@ def pretend_horovod():
 
 def main(script, result, rank):
     rank, processes = int(os.environ.get("HOROVOD_RANK", rank)), int(os.environ["PROCESSES"])
-    x, y = data()
+    left = int(os.environ.get("LEFT", 0))  # samples that don't fill a big batch
+    x, y = (np.concatenate([array, array[:left]]) for array in data())
     names = {"make_model": make_model, "x": x, "y": y, "address": os.environ["ADDRESS"]}
     names.update(rank=rank, processes=processes)
     if os.environ.get("KERAS_BACKEND") == "torch":
-        importlib.import_module("count_reductions")  # before Keras
+        names["Counting"] = importlib.import_module("count_reductions").Counting  # before Keras
     if "TF_CONFIG" not in os.environ:  # else the strategy comes before other uses of TensorFlow
         import hosts
 
-        if hosts.IS_TORCH:
-            names.update(names_of_torch(rank, processes, x, y))
-        elif hosts.IS_KERAS2 and not importlib.util.find_spec("horovod"):
+        if hosts.IS_KERAS2 and not importlib.util.find_spec("horovod"):
             pretend_horovod()
         elif hosts.IS_TENSORFLOW and not hosts.IS_KERAS2:
             strategy = hosts.tf.distribute.MirroredStrategy

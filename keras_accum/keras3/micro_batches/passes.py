@@ -182,7 +182,7 @@ class TwoPasses:
         step = self.step
         before = step.take_snapshot()
         _, arrays = step.scan(self.forward, (), data, rows)
-        step.restore(before)  # so that the second pass draws the same numbers
+        before.put_back()  # so that the second pass draws the same numbers
         compares = step.runs_eagerly() and not self.agrees
         expected = arrays[: self.outputs.count] if compares else []
         of_loss, by_outputs, by_penalties, weight = step.run(

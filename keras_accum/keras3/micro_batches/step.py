@@ -195,7 +195,7 @@ class StepInSlices(Halving):
             if self.loss != "auto" or one_pass.counts_samples:
                 raise
             reason = error
-        self.put_back(before)
+        self.undo(before)
         try:
             two_passes.check()
             self.loss = "batch"
@@ -209,13 +209,13 @@ class StepInSlices(Halving):
         else:
             print(_TWICE.format(reason.reason))
             return sums
-        self.put_back(before)
+        self.undo(before)
         return one_pass.add_up(data, rows)
 
-    def put_back(self, before):
+    def undo(self, before):
         """Undo a pass that failed, if Python runs the step."""
         if before is not None:
-            self.restore(before)
+            before.put_back()
 
     def run(self, phase, given, *arrays, **known):
         """Return `phase(given, *arrays, **known)`, which may overwrite `given`.
