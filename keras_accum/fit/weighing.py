@@ -2,7 +2,7 @@
 
 import contextlib
 
-from keras_accum.convert import list_accumulating
+from keras_accum.engine.optimizers import list_accumulating
 from keras_accum.engine.pending import OF_SUM, UNWEIGHED, StepWeight, check_weight
 from keras_accum.fit.train_function import InTrainFunction, install, uninstall
 from keras_accum.fit.weighed_logs import WeighedLogs

@@ -5,7 +5,7 @@ import contextlib
 import keras
 from keras import ops
 
-from keras_accum.convert import list_accumulating
+from keras_accum.engine.optimizers import list_accumulating
 from keras_accum.engine.parts import scalar_dtype, sum_dtype
 from keras_accum.fit.weighing import Weighing
 from keras_accum.host import warn_once
