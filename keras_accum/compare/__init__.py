@@ -17,7 +17,7 @@ from keras_accum.compare.remedies import Settings
 from keras_accum.compare.runs import Experiment
 from keras_accum.compare.samples import Samples, check_window
 from keras_accum.compare.verdict import Comparison, list_some
-from keras_accum.convert import accumulating_in, list_accumulating
+from keras_accum.engine.optimizers import accumulating_in, list_accumulating
 from keras_accum.fit.callback import Callback
 from keras_accum.host import is_named, module_name
 from keras_accum.options import Options

@@ -11,7 +11,7 @@ import numpy as np
 from keras_accum.compare.remedies import list_remedies
 from keras_accum.compare.subject import STAND_IN
 from keras_accum.compare.verdict import BigBatch, Comparison, Judgement, are_finite
-from keras_accum.convert import inner
+from keras_accum.engine.optimizers import inner
 from keras_accum.host import SAID_BY, find_own_methods, is_named
 from keras_accum.options import Options
 

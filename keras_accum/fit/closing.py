@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple
 
-from keras_accum.convert import list_accumulating
+from keras_accum.engine.optimizers import list_accumulating
 from keras_accum.fit.callback import Callback
 from keras_accum.host import find_own_methods, warn
 from keras_accum.schedule import ENDLESS

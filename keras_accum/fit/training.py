@@ -6,7 +6,7 @@ acts without our callbacks: windows are weighed and end with their epochs, and `
 
 from collections import defaultdict
 
-from keras_accum.convert import list_accumulating
+from keras_accum.engine.optimizers import list_accumulating
 from keras_accum.engine.unended import Unended
 from keras_accum.fit import closing, hooks, train_function, warnings
 from keras_accum.fit.callback import Callback

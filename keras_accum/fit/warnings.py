@@ -12,7 +12,7 @@ from typing import Callable, NamedTuple, Sequence
 
 import numpy as np
 
-from keras_accum.convert import accumulating_in, inner, is_ours
+from keras_accum.engine.optimizers import accumulating_in, inner, is_ours
 from keras_accum.fit.closing import EndsWindowsFirst
 from keras_accum.host import find_user_classes, is_named, warn, warn_once
 from keras_accum.host.layers import normalizes_batches, torch_modules

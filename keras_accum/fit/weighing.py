@@ -2,8 +2,8 @@
 
 import contextlib
 
-from keras_accum.convert import list_accumulating
-from keras_accum.engine.pending import OF_SUM, UNWEIGHED, FitWeights, check_weight
+from keras_accum.engine.optimizers import list_accumulating
+from keras_accum.engine.pending import OF_SUM, UNWEIGHED, StepWeight, check_weight
 from keras_accum.fit.train_function import InTrainFunction, install, uninstall
 from keras_accum.fit.weighed_logs import WeighedLogs
 from keras_accum.host import find_own_methods, warn_once
@@ -130,17 +130,6 @@ def look_at_train_on_batch(host):
     return host.keras.Model, "train_on_batch", hook
 
 
-class CurrentLoss:
-    """A micro-batch's loss on one replica, while a train step computes it.
-
-    terms: the calls of its losses so far.
-    weight: what the micro-batch counts; None until it's known.
-    weight_of_logs: the weight of what Keras logs as the loss; None as in Keras.
-    """
-
-    terms, weight, weight_of_logs = (), None, None
-
-
 class Weighing:
     """Calls a model's `compute_loss`, and gives the divisor in its loss to the optimizers.
 
@@ -160,8 +149,7 @@ class Weighing:
         self._reader, self._problems = reader, Problems(host, model, optimizers, has_own_code)
         self._logs = WeighedLogs(host, model, self._find_weight_of_logs)
         self._tap = Tap(host, model, self._logs.weigh_new_metrics)
-        self._current = {}  # a CurrentLoss for each replica
-        self._weights = {}  # the FitWeights of each replica that no optimizer has taken yet
+        self._steps = {}  # the StepWeight of each replica that runs or traces a step
         self.warn, self.check_graphs = self._problems.warn, self._problems.check_graphs
 
     def fits(self, model):
@@ -176,74 +164,74 @@ class Weighing:
     def install(self, scope):
         """Change the model within this scope, an ExitStack."""
         self._tap.reset()
-        scope.callback(self._end)
         scope.enter_context(attribute(self._model, "compute_loss", self.compute_loss))
         if self._weighed:
             self._logs.install(scope)
 
-    def begin_step(self):
-        """Drop the weights of a step that has made no update, such as one whose loss was NaN."""
-        if self._values.is_traced():  # where weights belong to their trace
-            return
+    @contextlib.contextmanager
+    def in_step(self):
+        """Scope of a train step or its trace on one replica, whose StepWeight it yields."""
+        replica, step = self._replicas.index(), StepWeight(self._values.traces())
+        self._steps[replica] = step
         for engine in self._weighed:
-            engine.pending.forget_fit_weights()
-
-    def _end(self):
-        self._current.clear()
-        for engine in self._weighed:
-            engine.pending.forget_samples()
+            engine.pending.of_fit[replica] = step
+        try:
+            yield step
+        finally:
+            del self._steps[replica]
+            for engine in self._weighed:
+                del engine.pending.of_fit[replica]
 
     def around(self, train_step):
         """Return the train step; a model's own weighs by samples if it calls no `compute_loss`."""
         counts_samples = self._reader.has_own_step and self._weight is None
 
         def step(*arguments):
-            self.begin_step()
-            if not counts_samples:
-                return train_step(*arguments)
-            rows = self._reader.find_rows_of_step(arguments[-1])
-            if rows is None:
-                return train_step(*arguments)
-            samples = FitWeights(self._values.traces(), [self._reader.count_samples(rows)])
-            for engine in self._weighed:
-                engine.pending.note_samples(samples)
-            with self._tap.scope() as terms:
-                result = train_step(*arguments)
-                if samples.is_taken:
-                    loss = self._reader.describe(terms, rows, table.OWN_STEP)
-                    self.check(loss.decide())
-            return result
+            with self.in_step() as current:
+                rows = self._reader.find_rows_of_step(arguments[-1]) if counts_samples else None
+                if rows is None:
+                    return train_step(*arguments)
+                current.samples = self._reader.count_samples(rows)
+                with self._tap.scope() as terms:
+                    result = train_step(*arguments)
+                    if current.samples_are_taken:
+                        loss = self._reader.describe(terms, rows, table.OWN_STEP)
+                        self.check(loss.decide())
+                return result
 
         return step
 
     def compute_loss(self, *arguments, **keywords):
-        batch = _take_batch(*arguments, **keywords)
-        current = self._current[self._replicas.index()] = CurrentLoss()
+        batch, step = _take_batch(*arguments, **keywords), self._steps[self._replicas.index()]
+        weight = step.of_logs = None
         if self._weight is not None:
-            current.weight = current.weight_of_logs = self._weight(*batch)
-            check_weight(current.weight)
+            weight = step.of_logs = self._weight(*batch)
+            check_weight(weight)
         with self._tap.scope() as terms:
             del terms[:]  # those of an earlier call in the model's own step
-            current.terms = terms
+            step.terms = terms
             loss = self._compute_loss(*arguments, **keywords)
-            current.terms = list(terms)
+            step.terms = list(terms)
         rows = self._reader.find_rows(*batch)
         inputs = self._reader.find_rows(batch[0])
-        described = self._reader.describe(current.terms, rows, inputs=inputs)
+        described = self._reader.describe(step.terms, rows, inputs=inputs)
         decision = described.decide()
         self.check(decision)
-        if self._weight is None and rows is not None:
-            self._problems.count(decision)
-        weight = self._find_weight(current, described.terms, decision, rows)
-        current.terms = ()  # they have the tensors of a trace or step
+        if self._weight is None:
+            weight = self._find_weight(described.terms, decision, rows)
+            if rows is not None:
+                self._problems.count(decision)
+        step.terms = ()  # they have the tensors of a trace or step
         if weight is None:
             return loss
+        if weight is not OF_SUM:
+            weight = self._values.without_gradient(weight)
         group = self._host.find_process_group(self._model)
         if group is not None and weight is not OF_SUM:
             weight, loss = self._replicas.share(weight, loss, group)
-            current.weight_of_logs = weight / group.size()
+            step.of_logs = weight / group.size()
         elif decision.way is Way.BY_DIVISOR:
-            current.weight_of_logs = weight
+            step.of_logs = weight
         self.give(weight)
         return loss
 
@@ -253,19 +241,14 @@ class Weighing:
             self._problems.check(decision)
         self._problems.check_sums()
 
-    def _find_weight(self, current, terms, decision, rows):
-        """Return the micro-batch's weight, None if there is no way to know it."""
-        if self._weight is not None:
-            weight = current.weight
-        elif decision.way is Way.AS_SUM:
+    def _find_weight(self, terms, decision, rows):
+        """Return what the micro-batch's loss is divided by, None if there is no way to know it."""
+        if decision.way is Way.AS_SUM:
             self._check_own_gradients()
             return OF_SUM
-        elif decision.way is Way.BY_DIVISOR:
-            weight = self._reader.read_divisor(terms[0])
-        else:
-            weight = self._reader.count_samples(rows)
-        current.weight = None if weight is None else self._values.without_gradient(weight)
-        return current.weight
+        if decision.way is Way.BY_DIVISOR:
+            return self._reader.read_divisor(terms[0])
+        return self._reader.count_samples(rows)
 
     def _check_own_gradients(self):
         """Raise a ValueError if an optimizer may make means of the gradients of a sum."""
@@ -276,34 +259,24 @@ class Weighing:
 
     def _find_weight_of_logs(self, is_whole):
         """Return the weight of a logged loss, None as in Keras."""
-        current = self._current.get(self._replicas.index())
-        if current is None or self._weight is not None or not current.terms:
-            return None if current is None else current.weight_of_logs
+        step = self._steps[self._replicas.index()]
+        if self._weight is not None or not step.terms:
+            return step.of_logs
         if is_whole:
-            described = self._reader.describe(current.terms)
+            described = self._reader.describe(step.terms)
             is_divided = described.decide().way is Way.BY_DIVISOR
             return self._reader.read_divisor(described.terms[0]) if is_divided else None
         # Keras updates the metrics of outputs within `compute_loss`, each after its own loss.
-        term = current.terms[-1]
+        term = step.terms[-1]
         return self._reader.read_divisor(term) if term.is_mean else None
 
     def give(self, weight):
         """Let the next call of each optimizer take the weight."""
-        replica, traces = self._replicas.index(), self._values.traces()
-        weights = self._weights.get(replica)
-        if weights is None or weights.is_taken or not weights.belongs_to(traces):
-            weights = self._weights[replica] = FitWeights(traces)
-        weights.values.append(weight)
-        for engine in self._weighed:
-            engine.pending.keep_fit_weights(weights)
+        self._steps[self._replicas.index()].give(weight, self._values.traces())
 
     def withdraw(self):
         """Return the last weight that no optimizer has taken, and let none take it; or None."""
-        weights = self._weights.pop(self._replicas.index(), None)
-        is_left = weights is not None and not weights.is_taken
-        for engine in self._weighed:
-            engine.pending.forget_fit_weights()
-        return weights.values[-1] if is_left else None
+        return self._steps[self._replicas.index()].withdraw()
 
 
 def _take_batch(x=None, y=None, y_pred=None, sample_weight=None, *others, **keywords):

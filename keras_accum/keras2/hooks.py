@@ -2,8 +2,8 @@
 
 import keras
 
-from keras_accum.convert import is_ours
 from keras_accum.engine.models import note
+from keras_accum.engine.optimizers import is_ours
 from keras_accum.host import check_members, warn
 
 check_members(keras, keras.models.Model, ["_make_train_function", "losses", "get_losses_for"])

@@ -6,7 +6,7 @@ import keras
 
 from keras_accum.compare import subject
 from keras_accum.compare.verdict import list_some
-from keras_accum.convert import accumulating_in
+from keras_accum.engine.optimizers import accumulating_in
 from keras_accum.keras3.generators import remember_generators
 from keras_accum.keras3.host import HOST
 

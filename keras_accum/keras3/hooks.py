@@ -8,8 +8,9 @@ import keras
 from keras import ops
 
 from keras_accum import host, schedule
-from keras_accum.convert import Convertible, accumulating_in, forgetting, inner, is_ours
+from keras_accum.convert import Convertible
 from keras_accum.engine.models import note
+from keras_accum.engine.optimizers import accumulating_in, forgetting, inner, is_ours
 from keras_accum.engine.parts import sum_dtype
 from keras_accum.engine.state import LOADER, StateError
 from keras_accum.host import warn

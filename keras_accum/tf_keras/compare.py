@@ -4,7 +4,7 @@ import tensorflow as tf
 
 from keras_accum.compare import subject
 from keras_accum.compare.verdict import list_some
-from keras_accum.convert import accumulating_in, inner
+from keras_accum.engine.optimizers import accumulating_in, inner
 from keras_accum.host import check_members
 from keras_accum.tensorflow import compare
 from keras_accum.tf_keras.host import HOST

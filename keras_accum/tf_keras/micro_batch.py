@@ -38,7 +38,7 @@ def _make_unweighted(accumulation, gradients, variables, is_refused=False):
             "A weight, reduction='weighted' and a LossScaleOptimizer need the gradients before "
             f"they are summed over replicas: leave {_FOR_UNSUMMED[replicas.method]}."
         )
-    accumulation.pending.drop_fit_weights()  # each replica's own
+    accumulation.pending.drop_from_fit()  # each replica's own
     return accumulation.unweighted(gradients, variables)
 
 

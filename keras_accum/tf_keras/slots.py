@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from keras_accum.convert import is_ours
+from keras_accum.engine.optimizers import is_ours
 from keras_accum.tf_keras.imports import legacy
 
 # Stock optimizers' slots and attributes -> the names in a state, as in Keras 3.

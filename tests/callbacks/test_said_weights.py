@@ -8,6 +8,8 @@ from cases import quick_once, skip_file_on_keras2
 from hosts import keras
 from training import assert_equal, compiled, data, dense_model, fit, train
 
+from keras_accum.engine.pending import StepWeight
+
 pytestmark = quick_once
 
 skip_file_on_keras2("reduction='weighted'")
@@ -174,14 +176,13 @@ def test_a_weight_in_a_traced_function_of_ones_own():
 def test_a_weight_that_a_shape_tells(weights, monkeypatch):
     """It is a number, so that PyTorch computes nothing, also for one sample weight per sample."""
     model, seen = compiled(dense_model(), weighted(), run_eagerly=True), []
-    pending = model.optimizer._accumulation.pending
-    keep = pending.keep_fit_weights
+    give = StepWeight.give
 
-    def keep_fit_weights(weights):
-        seen.extend(weights.values)
-        keep(weights)
+    def give_and_see(step, weight, traces):
+        seen.append(weight)
+        give(step, weight, traces)
 
-    monkeypatch.setattr(pending, "keep_fit_weights", keep_fit_weights)
+    monkeypatch.setattr(StepWeight, "give", give_and_see)
     x, y = (array[: 2 * MICRO - 1] for array in data())
     weights = None if weights is None else weights[: 2 * MICRO - 1]
     model.fit(x, y, batch_size=MICRO, sample_weight=weights, shuffle=False, verbose=0)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy_keras import TRACES, SGDAccumulate, Unknown, Variable, tracing
 
-from keras_accum.engine.pending import FitWeights
+from keras_accum.engine.pending import StepWeight
 from keras_accum.host import AccumulationWarning
 
 
@@ -19,12 +19,17 @@ def optimizer(accum_iters=4, **options):
 
 def step(o, *, found=(), weight=None, traces=None):
     """A micro-batch for which `fit` found weights, and `weigh` said one."""
-    pending = o._accumulation.pending
-    if found:
-        pending.keep_fit_weights(FitWeights(list(TRACES) if traces is None else traces, found))
+    traces, of_fit = list(TRACES) if traces is None else traces, o._accumulation.pending.of_fit
+    is_whole = 0 not in of_fit
+    if is_whole:
+        of_fit[0] = StepWeight(traces)
+    for value in found:
+        of_fit[0].give(value, traces)
     if weight is not None:
         o.weigh(weight)
     o.apply([np.float64(1.0)], o.variables)
+    if is_whole:
+        del of_fit[0]
 
 
 def weight_of(o):
@@ -48,15 +53,15 @@ def test_a_weight_is_taken_once(reduction):
 def test_the_number_of_samples_stands_in():
     """For each call of the optimizer in a step of `fit`, until another weight is found."""
     o = optimizer(accum_iters=None)
-    pending, samples = o._accumulation.pending, FitWeights((), [6])
-    pending.note_samples(samples)
-    assert not samples.is_taken
+    current = o._accumulation.pending.of_fit[0] = StepWeight(())
+    current.samples = 6
+    assert not current.samples_are_taken
     step(o)
     step(o)
-    assert weight_of(o) == 12 and samples.is_taken
+    assert weight_of(o) == 12 and current.samples_are_taken
     step(o, found=[2])
     assert weight_of(o) == 14
-    pending.forget_samples()
+    del o._accumulation.pending.of_fit[0]
     with says("those without a weight count as 1.*3 micro-batch.*weighed by `fit`.* by nobody"):
         step(o)
     assert weight_of(o) == 15
@@ -65,14 +70,16 @@ def test_the_number_of_samples_stands_in():
 def test_samples_are_of_their_trace():
     o = optimizer()
     with tracing():
-        o._accumulation.pending.note_samples(FitWeights(list(TRACES), [6]))
+        current = o._accumulation.pending.of_fit[0] = StepWeight(list(TRACES))
+        current.samples = 6
         step(o)
     assert weight_of(o) == 6
     step(o)
     assert weight_of(o) == 7
     with pytest.raises(ValueError, match="needs the weight of each micro-batch"):
         strict = optimizer(reduction="weighted")
-        strict._accumulation.pending.note_samples(FitWeights((), [6]))
+        strict._accumulation.pending.of_fit[0] = current = StepWeight(())
+        current.samples = 6
         step(strict)
 
 
@@ -134,10 +141,11 @@ def test_weights_of_some_micro_batches():
 def test_gradients_that_are_summed_already():
     o = optimizer()
     pending = o._accumulation.pending
-    pending.drop_fit_weights()
-    pending.keep_fit_weights(FitWeights((), [3]))
+    pending.drop_from_fit()
+    pending.of_fit[0] = StepWeight(())
+    pending.of_fit[0].give(3, ())
     with says("can't weigh micro-batches whose gradients are already summed over replicas"):
-        pending.drop_fit_weights()
+        pending.drop_from_fit()
     step(o)
     assert weight_of(o) == 1
 

@@ -7,6 +7,7 @@ losses of slices, `outputs` joins their outputs, and `halving` finds a size that
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 from typing import Literal, NoReturn
 
@@ -161,7 +162,13 @@ class MicroBatches(InTrainFunction):
         self._step.end()
 
     def around(self, train_step):
-        return self._step
+        step = self._step
+
+        def train_in_slices(*arguments):
+            with contextlib.nullcontext() if step.weighing is None else step.weighing.in_step():
+                return step(*arguments)
+
+        return train_in_slices
 
     def run(self, run, *arguments):
         try:

@@ -5,7 +5,7 @@ import contextlib
 import keras
 from keras import ops
 
-from keras_accum.convert import list_accumulating
+from keras_accum.engine.optimizers import list_accumulating
 from keras_accum.engine.parts import scalar_dtype, sum_dtype
 from keras_accum.fit.weighing import Weighing
 from keras_accum.host import warn_once
@@ -111,7 +111,6 @@ class StepInSlices(Halving):
         """Scope in which `compute_loss` weighs the batch for optimizers that accumulate."""
         with contextlib.ExitStack() as scope:
             if self.weighing is not None:
-                self.weighing.begin_step()
                 self.weighing.install(scope)
             yield
 
@@ -176,8 +175,6 @@ class StepInSlices(Halving):
     def add_up(self, data, rows):
         """Return the sums over a batch's slices, for `finish`."""
         self.in_slices = True
-        if self.weighing is not None:
-            self.weighing.begin_step()
         add_up = self.two_passes.add_up if self.loss == "batch" else self._choose
         return add_up(data, rows)
 
