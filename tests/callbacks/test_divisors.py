@@ -9,7 +9,7 @@ import warnings
 import hosts
 import numpy as np
 import pytest
-from cases import quick_first, skip_file_on_keras2
+from cases import quick_first, skip_file_on_keras2, thorough
 from hosts import keras
 from training import assert_equal, compiled, is_ours, weights
 
@@ -256,6 +256,7 @@ def with_masked_output():
     return keras.Model(x, [layers.Dense(2, name="whole")(y), layers.Dense(2, name="steps")(steps)])
 
 
+@thorough
 def test_an_output_without_weight():
     """Its mask is in no divisor."""
     batches, big = samples()
@@ -275,6 +276,7 @@ def of_one_axis():
     return keras.Model(x, layers.Reshape(())(layers.Dense(1, name="out")(y)))
 
 
+@thorough
 def test_outputs_of_one_axis():
     """Of these, the last axis is that of samples: Keras takes a mean over them."""
     batches, big = samples(())
@@ -284,6 +286,7 @@ def test_outputs_of_one_axis():
     assert_equal(actual, train(of_one_axis, stock_sgd(), [big], "mse")[0], rtol=0, atol=1e-6)
 
 
+@thorough
 def test_one_number_and_sample_weights():
     """Keras multiplies the number by their mean, which isn't that of the big batch."""
     (x, y), weight = samples()[1], np.arange(6.0)

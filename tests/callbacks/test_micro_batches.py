@@ -450,6 +450,7 @@ def test_slices_differ_by_one_sample():
 IN_ONE_PASS = ["ignored class", "weighted mean", "one mask"]
 
 
+@thorough
 @pytest.mark.filterwarnings("ignore:keras_accum. MicroBatches splits batches")
 @pytest.mark.once_by("torch", "jax")
 def test_a_window_with_a_sum_and_a_penalty():
@@ -687,6 +688,7 @@ def test_what_was_learnt_of_a_loss_ends_with_its_compile(first):
     assert_equal(*found)
 
 
+@thorough
 @pytest.mark.once_by("jax")
 def test_sample_weights_come_and_go():
     """What slices are divided by belongs to a batch with these arrays, not to the last trace."""
@@ -703,6 +705,7 @@ def test_sample_weights_come_and_go():
     assert_equal(*found)
 
 
+@thorough
 @pytest.mark.once_by("jax")
 def test_a_model_can_be_freed():
     """No cache of JAX keeps it after its training in slices."""

@@ -195,6 +195,7 @@ def test_the_smallest_size_does_not_fit(run_eagerly):
     model.evaluate(X[:4], Y[:4], verbose=0)
 
 
+@thorough
 def test_frozen_weights():
     """No update is made, so none is half made. JAX alone splits a batch without gradients."""
     model, callback = build(limit=3), MicroBatches("auto")
@@ -215,6 +216,7 @@ def test_frozen_weights():
 # -- JAX: what is copied, and what an error leaves -------------------------------------------------
 
 
+@thorough
 @on_jax
 def test_copies_and_waits(monkeypatch):
     """Only the first batch of each shape in a training."""
@@ -242,6 +244,7 @@ def test_copies_and_waits(monkeypatch):
     assert found == 2 * [both, none, both, none, none, none]
 
 
+@thorough
 @on_jax
 def test_an_error_before_anything_runs():
     """The allocator refuses while the program is made, as XLA's search for fast kernels may."""
@@ -343,6 +346,7 @@ def test_a_size_that_had_fitted(sizes, callbacks):
     assert is_out_of_memory(raised.value)
 
 
+@thorough
 @on_jax
 def test_interrupted_while_it_waits(monkeypatch):
     """A program runs, and Python has no results of it."""

@@ -176,7 +176,7 @@ def read_rows():
             continue  # Keras multiplies the weights in place there
         for reduction, verdict in zip(("auto", "mean", "weighted"), (auto, mean, weighted)):
             name = "-".join(part for part in (*program, reduction) if part != "-")
-            marks = [] if line.startswith("*") else [thorough]
+            marks = [] if line.startswith("*") and reduction == "auto" else [thorough]
             if marks and reduction != "auto":  # decided by the same code on each backend
                 marks.append(once_by_torch)
             if verdict in KNOWN:
