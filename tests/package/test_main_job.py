@@ -10,7 +10,7 @@ import types
 import hosts
 import numpy as np
 import pytest
-from cases import once_on_keras3, third_by_jax, thorough
+from cases import once_on_keras3, thorough
 
 import keras_accum
 from keras_accum import __main__ as main
@@ -32,7 +32,6 @@ def run(*options, **environment):
 
 @thorough
 @once_a_week
-@third_by_jax
 @trains
 def test_it_shows_what_it_claims():
     job = run()

@@ -99,7 +99,7 @@ once = pytest.mark.once
 # JAX alone; or with PyTorch alone, where tracing or compiling would take longer than the tests.
 once_on_keras3, once_by_torch = pytest.mark.once_by("jax"), pytest.mark.once_by("torch")
 # Tests of code that has little to do with a backend: its thorough rows run with others once a week.
-third_by_jax, third_by_torch = pytest.mark.third_by("jax"), pytest.mark.third_by("torch")
+third_by_torch = pytest.mark.third_by("torch")
 # For tests of arguments and configs.
 every_name = pytest.mark.parametrize(
     "name",
