@@ -108,9 +108,13 @@ def call_noting(loss, call, *arguments, **keywords):
 def find_own_losses(host, model):
     """Return the losses kept by a model and its layers, for its own code.
 
-    A layer may be a task that computes a loss, as in TensorFlow Recommenders.
+    A layer may be a task that computes a loss, as in TensorFlow Recommenders. They may be in lists
+    and dictionaries.
     """
     kept = [value for layer in host.list_layers(model) for value in list(vars(layer).values())]
+    for value in list(kept):
+        if isinstance(value, (list, tuple, dict)):
+            kept += value.values() if isinstance(value, dict) else value
     losses = {id(v): v for v in kept if isinstance(v, host.keras.losses.Loss)}
     losses.pop(id(host.find_losses(model)[0]), None)
     return list(losses.values())

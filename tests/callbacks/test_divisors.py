@@ -148,6 +148,15 @@ class OfTaskAndKeras(OfTask):
     calls_keras = True
 
 
+class OfList(keras.Model):
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.kept = [sums()]
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, **more):
+        return self.kept[0](y, y_pred)
+
+
 class OneNumber(keras.losses.Loss):
     """Returns one number, of which Keras takes no sum."""
 
@@ -191,6 +200,7 @@ ROWS = {
     "cosine": (network, pairs, keras.losses.CosineSimilarity(axis=0), COMPARES, False),
     "one number": (network, samples, OneNumber(reduction="sum"), ONE, True),
     "a task": (lambda: network(cls=OfTask), samples, None, SUM, False),
+    "a list of losses": (lambda: network(cls=OfList), samples, None, SUM, False),
     "a task beside": (lambda: network(cls=OfTaskAndKeras), samples, "mse", SUM, False),
     "added sums": (adding(False), samples, None, None, True),
     "several added sums": (adding(False, False), samples, None, None, True),
