@@ -20,6 +20,7 @@ class TensorFlowValues(parts.Values):
     """
 
     ops = tf.compat.v2  # in TensorFlow 1, `tf.where` is a deprecated function
+    restores_checkpoints = True
 
     def __init__(self, scalar_dtype, native=lambda variable: variable):
         super().__init__(scalar_dtype)
@@ -38,10 +39,12 @@ class TensorFlowValues(parts.Values):
         return add_in_place(variable, value)
 
     def one_when_computed(self, gradients):
+        if not self.is_traced():
+            return 1
         with after(gradients):  # all counters and switches depend on this number
             return tf.ones([], tf.int64)
 
-    def count_if(self, condition):
+    def as_count(self, condition):
         return tf.cast(tf.cast(condition, tf.bool), tf.int64)
 
     def cast(self, value, dtype):
