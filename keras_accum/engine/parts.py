@@ -46,6 +46,8 @@ def fits(gradient, variable):
     """Return True if a gradient has the variable's shape, as far as a graph knows it."""
     if gradient is None:
         return False
+    if not hasattr(gradient, "shape"):  # a sparse one on TensorFlow 1
+        return True
     shape, expected = gradient.shape, list(map(int, variable.shape))
     if hasattr(shape, "as_list"):  # TensorFlow's
         shape = [] if shape.ndims is None else shape.as_list()
@@ -56,11 +58,11 @@ class Values(abc.ABC):
     """The values in a train step: tensors of a framework.
 
     A *count* is a 0 or 1: a tensor in the dtype of the counters, or a number that Python knows.
-    restores_checkpoints: True if the framework restores variables past the optimizer.
+    restores_checkpoints: False if nothing restores a window's variables past the optimizer.
     scalar_dtype: The dtype for weights and norms; see the function of this name.
     """
 
-    restores_checkpoints = False
+    restores_checkpoints = True
 
     def __init__(self, scalar_dtype="float32"):
         self.scalar_dtype = scalar_dtype
@@ -160,9 +162,12 @@ class Values(abc.ABC):
 
     adds_multiples = False  # True if `add_each` and `plus_each` multiply by the factor
 
-    def like_each(self, gradients, totals):
-        """Return gradients in the dtypes of their sums. Raise an error if a shape differs."""
-        gradients = [self.cast(g, total.dtype) for g, total in zip(gradients, totals)]
+    def cast_each(self, gradients, totals):
+        """Return gradients in the dtypes of their sums, the variables `totals`."""
+        return [self.cast(g, total.dtype) for g, total in zip(gradients, totals)]
+
+    def shape_each(self, gradients, totals):
+        """Return gradients in the shapes of their sums, or raise an error."""
         for gradient, total in zip(gradients, totals):
             if not fits(gradient, total):
                 raise ValueError(
@@ -173,7 +178,7 @@ class Values(abc.ABC):
         return gradients
 
     def add_each(self, replicas, totals, gradients, factor):
-        """Add gradients, which are like their sums, to the variables `totals`."""
+        """Add gradients, in the dtypes and shapes of their sums, to the variables `totals`."""
         replicas.on_each(totals, lambda total, target, g: self.add_in_place(target, g), gradients)
 
     def plus_each(self, totals, gradients, factor):

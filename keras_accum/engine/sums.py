@@ -19,7 +19,7 @@ class Sums:
 
     def as_summed(self, gradients, variables):
         """Return gradients in the dtypes of their sums: half precision could overflow."""
-        return self.values.like_each(gradients, self.store.list_sums(variables))
+        return self.values.cast_each(gradients, self.store.list_sums(variables))
 
     def add(self, step, batch):
         """Add a micro-batch's gradients. Nothing but their own gradients may delay additions.
@@ -28,7 +28,7 @@ class Sums:
         raises an error if a gradient has another shape than its variable.
         """
         values, totals = self.values, self.store.list_sums(batch.variables)
-        gradients = values.like_each(batch.gradients, totals)
+        gradients = values.shape_each(values.cast_each(batch.gradients, totals), totals)
         if step.is_update:
             return replace(batch, gradients=gradients)
         summed = self.store.are_summed(batch.variables)

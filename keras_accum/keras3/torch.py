@@ -53,6 +53,7 @@ class SumTensors(NamedTuple):
 class TorchValues(Keras3Values):
     """PyTorch's mathematics for the engine."""
 
+    restores_checkpoints = False
     _of_model = SumTensors(None, [], [], [])  # of all sums, or those of the last call
 
     def ops_of(self, value):
@@ -121,12 +122,15 @@ class TorchValues(Keras3Values):
                 self._of_model = known
         return known
 
-    def like_each(self, gradients, totals):
-        # PyTorch's own error for a shape that differs.
-        _, _, dtypes, shapes = self._read(totals)
+    def cast_each(self, gradients, totals):
+        dtypes = self._read(totals).dtypes
         if [g.dtype for g in gradients] != dtypes:
             gradients = [g.to(dtype) for g, dtype in zip(gradients, dtypes)]
-        if [g.shape for g in gradients] != shapes:
+        return gradients
+
+    def shape_each(self, gradients, totals):
+        shapes = self._read(totals).shapes
+        if [g.shape for g in gradients] != shapes:  # or PyTorch's error
             gradients = [g.expand(shape) for g, shape in zip(gradients, shapes)]
         return gradients
 

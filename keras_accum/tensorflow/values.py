@@ -20,7 +20,6 @@ class TensorFlowValues(parts.Values):
     """
 
     ops = tf.compat.v2  # in TensorFlow 1, `tf.where` is a deprecated function
-    restores_checkpoints = True
 
     def __init__(self, scalar_dtype, native=lambda variable: variable):
         super().__init__(scalar_dtype)
