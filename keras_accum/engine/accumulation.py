@@ -214,7 +214,7 @@ class Accumulation:
         After the last write to sums or weights only the counters are left. If Ctrl-C comes there,
         Python, if it runs the step, writes them nevertheless.
         """
-        before = self._read_updates() if step.is_update else None
+        before = self._copy_updates() if step.is_update else None
         try:
             if self.window is not None and update.batch is not None:
                 update.batch = self.sums.add(step, update.batch)
@@ -222,7 +222,7 @@ class Accumulation:
             self.count(step)
         except BaseException:
             if self._is_in_python(step):
-                is_made = step.is_update and self._read_updates() != before
+                is_made = step.is_update and bool(self._copy_updates() != before)
                 if is_made:
                     self.values.zero_each(self.replicas, self.store.sums)
                 if is_made or not step.is_update and update.batch is None:
@@ -234,8 +234,10 @@ class Accumulation:
         is_eager = is_known(step.switch) and not self.values.is_traced()
         return is_eager and self.window is not None and self.replicas.count() == 1
 
-    def _read_updates(self):
-        return self.values.read_counter(self.store.updates)
+    def _copy_updates(self):
+        """Return the number of updates, without waiting for a device."""
+        (updates,) = self.values.copies([self.store.updates])
+        return updates
 
     def _assign(self, values):
         """Write the window's counters, and the weight."""

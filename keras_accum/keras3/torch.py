@@ -66,6 +66,10 @@ class TorchValues(Keras3Values):
     def is_traced(self):
         return torch.compiler.is_compiling()
 
+    def read_counter(self, counter):
+        value = self.value(counter)
+        return value if self.is_traced() else value.cpu().numpy()[()]
+
     def all_finite(self, gradients):
         if self.is_traced():
             return super().all_finite(gradients)
@@ -216,9 +220,8 @@ class TorchUpdate(Keras3Update):
             super().assign(variable, value)
         elif is_known(value) and np.ndim(value) == 0:
             variable.value.fill_(value.item() if isinstance(value, np.generic) else value)
-        else:  # otherwise Keras would send a counter to the device and back
-            with keras.device(str(variable.value.device)):
-                super().assign(variable, value)
+        else:  # Keras would send a counter to the device and back
+            variable.value.copy_(torch.as_tensor(value))
 
     def branch(self, step, update):
         raise ValueError(
