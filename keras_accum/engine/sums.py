@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 
-from keras_accum.engine.window import is_known, is_unconditional, replace, scale
+from keras_accum.engine.window import is_known, is_unconditional, scale
 
 
 class Sums:
@@ -28,14 +28,18 @@ class Sums:
         raises an error if a gradient has another shape than its variable.
         """
         values, totals = self.values, self.store.list_sums(batch.variables)
-        gradients = values.shape_each(values.cast_each(batch.gradients, totals), totals)
+        gradients = self._fit(batch.gradients, totals)
         if step.is_update:
-            return replace(batch, gradients=gradients)
+            return batch  # not with gradients in another dtype, which would take memory until then
         summed = self.store.are_summed(batch.variables)
         if not all(summed):
             self._keep_largest(*_choose([not one for one in summed], totals, gradients))
             totals, gradients = _choose(summed, totals, gradients)
         return values.add_each(self.replicas, totals, gradients, batch.factor)  # the last write
+
+    def _fit(self, gradients, totals):
+        """Return gradients in the dtypes and shapes of their sums, or raise an error."""
+        return self.values.shape_each(self.values.cast_each(gradients, totals), totals)
 
     def _keep_largest(self, totals, gradients):
         """Keep the maximum, as Keras's own accumulation does for the scales of float8."""
@@ -55,7 +59,7 @@ class Sums:
         if batch is None:
             return values.copies(sums)
         of_batch, rest = self.store.list_sums(batch.variables), sums[len(batch.variables) :]
-        gradients = list(map(values.dense, batch.gradients))
+        gradients = list(map(values.dense, self._fit(batch.gradients, of_batch)))
         totals = values.plus_each(of_batch, gradients, batch.factor)
         for index, is_summed in enumerate(self.store.are_summed(batch.variables)):
             if not is_summed:
