@@ -15,6 +15,7 @@ import numpy as np
 from keras_accum.engine.gradients import MicroBatch, apply_weight, drop_bad, transform
 from keras_accum.engine.pending import OF_SUM, Pending
 from keras_accum.engine.state import State
+from keras_accum.engine.sums import Sums
 from keras_accum.engine.window import (
     LEAST,
     MISSING,
@@ -51,11 +52,11 @@ class WindowUpdate:
 
     variables: those of the step. absent: indices of others, without a gradient in this micro-batch,
     which the update covers if they had one in the window. frozen: variables whose sums are dropped.
-    batch: the micro-batch if its gradients aren't in the sums.
+    batch: the micro-batch until its gradients are in the sums.
     """
 
-    def __init__(self, accumulation, sums, variables, absent=(), frozen=(), batch=None):
-        self._accumulation, self._sums, self._batch = accumulation, sums, batch
+    def __init__(self, accumulation, variables, absent=(), frozen=(), batch=None):
+        self._accumulation, self._sums, self.batch = accumulation, accumulation.sums, batch
         self._variables, self._absent, self._frozen = variables, absent, frozen
 
     def branch(self, step):
@@ -70,9 +71,9 @@ class WindowUpdate:
         if step_of:
             variables = [*variables, *(accumulation.store.variables[index] for index in step_of)]
         if accumulation.window is None:
-            totals = list(map(accumulation.values.dense, self._batch.gradients))
+            totals = list(map(accumulation.values.dense, self.batch.gradients))
         else:
-            totals = self._sums.totals(variables, self._batch)
+            totals = self._sums.totals(variables, self.batch)
         if variables:  # a partial window may cover only frozen variables
             average = functools.partial(self._average, totals, variables, steps)
             switches = [of_variable.switch for of_variable in steps]
@@ -95,39 +96,6 @@ class WindowUpdate:
             variables = [*variables, *self._frozen]
         with accumulation.update.after_writes():
             self._sums.keep(step, totals, variables)
-
-
-class UndoneIfItFails:
-    """Scope of a step's writes. If Python runs the step and it fails, they are undone.
-
-    If the update was made already, the step is completed instead.
-
-    are_complete: Set it to True when only the counters are left to write.
-    """
-
-    are_complete = False
-
-    def __init__(self, accumulation, step, sums):
-        self._accumulation, self._step, self._sums = accumulation, step, sums
-
-    def __enter__(self):
-        has_window = self._accumulation.window is not None
-        self._of_update = self._accumulation.update.mark() if has_window else None
-        self._of_sums = None if self._of_update is None else self._sums.mark()
-        return self
-
-    def __exit__(self, error_class, error, traceback):
-        if error is None or self._of_update is None:
-            return
-        update, sums = self._accumulation.update, self._sums
-        is_made = bool(self._step.switch) and update.is_made(self._of_update)
-        if is_made:
-            sums.clear()
-        if is_made or self.are_complete or sums.is_added(self._of_sums):
-            self._accumulation.count(self._step)
-        else:
-            sums.undo(self._of_sums)
-            update.undo(self._of_update)
 
 
 class Counts(NamedTuple):
@@ -154,7 +122,8 @@ class Accumulation:
 
     def __init__(self, optimizer, options, parts):
         self.optimizer, self.options = optimizer, options
-        self.values, self.replicas, self.store, self.sums, self.update = parts
+        self.values, self.replicas, self.store, self.update = parts
+        self.sums = Sums(options, self.values, self.replicas, self.store)
         self.window = None
         self.state, self.pending = State(self), Pending(self)
         self.weighing_callback = None  # the one by which `fit` itself weighs micro-batches
@@ -236,14 +205,45 @@ class Accumulation:
     def process(self, batch):
         """Process a micro-batch, its gradients already summed over replicas."""
         batch = self.receive(batch)
-        step, sums = self.next_step(batch), self.sums.in_step()
+        step = self.next_step(batch)
         absent, frozen = self.split_frozen(batch.absent)
-        with UndoneIfItFails(self, step, sums) as writes:
-            left = batch if self.window is None else sums.add(step, batch)
-            update = WindowUpdate(self, sums, batch.variables, absent, frozen, left)
+        self.write(step, WindowUpdate(self, batch.variables, absent, frozen, batch))
+
+    def write(self, step, update):
+        """Add the micro-batch of an update, let a gate decide whether it is made, and count.
+
+        After the last write to sums or weights only the counters are left. If Ctrl-C comes there,
+        Python, if it runs the step, writes them nevertheless.
+        """
+        before = self._copy_updates() if step.is_update else None
+        try:
+            if self.window is not None and update.batch is not None:
+                update.batch = self.sums.add(step, update.batch)
             self.choose_gate(step)(step, update)
-            writes.are_complete = True
             self.count(step)
+        except BaseException:
+            if self._is_in_python(step):
+                is_made = step.is_update and bool(self._copy_updates() != before)
+                if is_made:
+                    self.values.zero_each(self.replicas, self.store.sums)
+                if is_made or not step.is_update and update.batch is None:
+                    self._assign(self.window.after(step))
+            raise
+
+    def _is_in_python(self, step):
+        """Return True if Python runs a step, on a single device and with a window."""
+        is_eager = is_known(step.switch) and not self.values.is_traced()
+        return is_eager and self.window is not None and self.replicas.count() == 1
+
+    def _copy_updates(self):
+        """Return the number of updates, without waiting for a device."""
+        (updates,) = self.values.copies([self.store.updates])
+        return updates
+
+    def _assign(self, values):
+        """Write the window's counters, and the weight."""
+        for name, value in values.items():
+            self.update.assign(self.window.named[name], value)
 
     def receive(self, batch):
         """Return the micro-batch with `counted`, `absent`, and zeros if it is dropped."""
@@ -300,8 +300,7 @@ class Accumulation:
         values = {} if self.window is None else self.window.after(step)
 
         def across(values, switch):
-            for name, value in values.items():
-                self.update.assign(self.window.named[name], value)
+            self._assign(values)
             self.update.count_updates(switch)
 
         with self.update.after_writes():
@@ -334,11 +333,7 @@ class Accumulation:
         variables = [self.store.variables[index] for index in indices]
 
         def update():
-            step, sums = self.window.closing_step(), self.sums.in_step()
-            with UndoneIfItFails(self, step, sums) as writes:
-                WindowUpdate(self, sums, variables, frozen=frozen).make(step)
-                writes.are_complete = True
-                self.count(step)
+            self.write(self.window.closing_step(), WindowUpdate(self, variables, frozen=frozen))
 
         of_variables = *indices, *map(self.store.key, frozen)
         self.replicas.between_steps(lambda: self.update.between_steps(update, of_variables))

@@ -6,6 +6,7 @@ No Keras is imported here.
 from itertools import compress
 from typing import Any, NamedTuple, Sequence
 
+from keras_accum.engine.parts import fits
 from keras_accum.engine.window import is_known, unconditional
 
 _LARGEST = 3e38  # not infinity, which debuggers report
@@ -32,8 +33,8 @@ def apply_weight(accumulation, weight, gradients, variables):
     """
     values, open_window = accumulation.values, accumulation.window
     weight = values.scalar(weight, open_window.weight.dtype)
-    sums = accumulation.sums.in_step()
-    if is_known(weight) and sums.multiply and weight and _is_finite(weight):
+    sums = accumulation.sums
+    if is_known(weight) and values.adds_multiples and weight and _is_finite(weight):
         return MicroBatch(gradients, variables, weight, factor=float(weight))
     factor = weight * accumulation.replicas.count()
     if is_known(weight):
@@ -76,16 +77,6 @@ def _size(values, weight, dtype):
     return values.cast(values.ops.where(size > 0, size, values.ops.ones_like(weight)), dtype)
 
 
-def _fits(gradient, variable):
-    """True if a gradient has the variable's shape, as far as a graph knows it."""
-    if gradient is None:
-        return False
-    shape, expected = gradient.shape, list(map(int, variable.shape))
-    if hasattr(shape, "as_list"):  # TensorFlow's
-        shape = [] if shape.ndims is None else shape.as_list()
-    return len(shape) == len(expected) and all(n in (None, m) for n, m in zip(shape, expected))
-
-
 def transform(accumulation, sums, totals, variables, steps):
     """Apply the user's `window_transforms`. Return the result, and zeros inside a window.
 
@@ -97,7 +88,7 @@ def transform(accumulation, sums, totals, variables, steps):
     for function in accumulation.options.window_transforms:
         of_sums = list(compress(variables, summed))
         gradients = list(function(list(gradients), of_sums))
-        if len(gradients) != len(of_sums) or not all(map(_fits, gradients, of_sums)):
+        if len(gradients) != len(of_sums) or not all(map(fits, gradients, of_sums)):
             received = ", ".join(str(None if g is None else g.shape) for g in gradients)
             shapes = ", ".join(str(variable.shape) for variable in of_sums)
             raise ValueError(

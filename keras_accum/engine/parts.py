@@ -2,22 +2,18 @@
 
 `Values` does the framework's mathematics, `Replicas` reaches the devices that share a micro-batch,
 `Store` has the optimizer's variables and their names, and `Update` runs the stock optimizer's
-update. The fifth part, the window's gradient sums, is in `sums`. Sums and update call the other
-three; values and replicas know no other part.
+update. Update calls the other three; replicas and store know no other part. The window's gradient
+sums (`sums.Sums`) are the engine's own, on every Keras.
 
 In a micro-batch the engine calls, in this order:
 
 1. `Replicas.reduce`, then `Values.one_when_computed` (if micro-batches may be dropped, others);
-2. `Sums.in_step`, which chooses the sums, and `Update.mark`, then `Sums.mark` if Python runs the
-   step;
-3. `Sums.add`;
-4. where a gate makes an update, in a `branch` or not: `Sums.totals`, then `Update.run`, which calls
+2. `Sums.add`;
+3. where a gate makes an update, in a `branch` or not: `Sums.totals`, then `Update.run`, which calls
    `Sums.averages`, then `Sums.keep`;
-5. `Update.assign` for each counter, and `Update.count_updates`.
+4. `Update.assign` for each counter, and `Update.count_updates`.
 
-For a micro-batch with a weight, it begins with `Sums.in_step`, `Sums.as_summed` and
-`Replicas.reduce_weighted`.
-After an error, it asks `is_made` and `is_added`, and calls `undo` of both, or completes the step.
+For a micro-batch with a weight, it begins with `Sums.as_summed` and `Replicas.reduce_weighted`.
 
 Each optimizer has its own parts, put together by a function `make_parts` of its Keras.
 """
@@ -28,10 +24,12 @@ import itertools
 import operator
 from collections import namedtuple
 
-from keras_accum.engine.window import is_unconditional
+import numpy as np
+
+from keras_accum.engine.window import is_known, is_unconditional
 from keras_accum.host import runs_code_of_keras
 
-Parts = namedtuple("Parts", "values replicas store sums update")
+Parts = namedtuple("Parts", "values replicas store update")
 
 
 def scalar_dtype(floatx):
@@ -44,12 +42,27 @@ def sum_dtype(dtype):
     return "float32" if dtype in ("float16", "bfloat16") else dtype
 
 
+def fits(gradient, variable):
+    """Return True if a gradient has the variable's shape, as far as a graph knows it."""
+    if gradient is None:
+        return False
+    if not hasattr(gradient, "shape"):  # a sparse one on TensorFlow 1
+        return True
+    shape, expected = gradient.shape, list(map(int, variable.shape))
+    if hasattr(shape, "as_list"):  # TensorFlow's
+        shape = [] if shape.ndims is None else shape.as_list()
+    return len(shape) == len(expected) and all(n in (None, m) for n, m in zip(shape, expected))
+
+
 class Values(abc.ABC):
     """The values in a train step: tensors of a framework.
 
-    A *count* is a 0 or 1 in the dtype of the counters: a tensor, or a number that Python knows.
+    A *count* is a 0 or 1: a tensor in the dtype of the counters, or a number that Python knows.
+    restores_checkpoints: False if nothing restores a window's variables past the optimizer.
     scalar_dtype: The dtype for weights and norms; see the function of this name.
     """
+
+    restores_checkpoints = True
 
     def __init__(self, scalar_dtype="float32"):
         self.scalar_dtype = scalar_dtype
@@ -57,12 +70,11 @@ class Values(abc.ABC):
     @property
     @abc.abstractmethod
     def ops(self):
-        """A namespace with `where`, `logical_and`, `zeros_like` and `ones_like`."""
+        """A namespace with `where`, `equal`, `maximum`, `zeros_like` and `ones_like`."""
 
-    @property
-    def counter_ops(self):
-        """A namespace for counters, with `where`, `equal`, `maximum` and `ones_like`."""
-        return self.ops
+    def ops_of(self, value):
+        """Return the namespace for a value, such as a counter: NumPy if Python knows it."""
+        return np if is_known(value) else self.ops
 
     @abc.abstractmethod
     def traces(self):
@@ -77,8 +89,9 @@ class Values(abc.ABC):
         """Read a variable."""
 
     def read_counter(self, counter):
-        """Read a counter, for `counter_ops`."""
-        return self.value(counter)
+        """Read a counter. Python knows its value, except in a trace."""
+        value = self.value(counter)
+        return value if self.is_traced() else np.asarray(value)[()]
 
     @abc.abstractmethod
     def add_in_place(self, variable, value):
@@ -88,9 +101,13 @@ class Values(abc.ABC):
     def one_when_computed(self, gradients):
         """Return a count of 1 that exists only once all gradients do."""
 
-    @abc.abstractmethod
     def count_if(self, condition):
         """Return the count 1 if a user's condition is true, else 0."""
+        return self.as_count(condition) if self.is_traced() else int(bool(condition))
+
+    @abc.abstractmethod
+    def as_count(self, condition):
+        """Return `count_if` as a tensor."""
 
     @abc.abstractmethod
     def cast(self, value, dtype):
@@ -130,6 +147,8 @@ class Values(abc.ABC):
 
     def zero_unless(self, gradients, counted):
         """Return the gradients, or zeros if `counted` is 0."""
+        if is_unconditional(counted):
+            return gradients
         return self.scale_all(gradients, counted)
 
     def mask(self, values, switches):
@@ -138,6 +157,49 @@ class Values(abc.ABC):
             value if is_unconditional(switch) else self.times(value, self.cast(switch, value.dtype))
             for value, switch in zip(values, switches)
         ]
+
+    # -- lists with an item for each variable, which a framework may fuse -------------------------
+
+    adds_multiples = False  # True if `add_each` and `plus_each` multiply by the factor
+
+    def cast_each(self, gradients, totals):
+        """Return gradients in the dtypes of their sums, the variables `totals`."""
+        return [self.cast(g, total.dtype) for g, total in zip(gradients, totals)]
+
+    def shape_each(self, gradients, totals):
+        """Return gradients in the shapes of their sums, or raise an error."""
+        for gradient, total in zip(gradients, totals):
+            if not fits(gradient, total):
+                raise ValueError(
+                    "A gradient must have the shape of its variable. Give the gradients in the "
+                    f"order of the variables. Received: the shape {gradient.shape}, for a "
+                    f"variable of the shape {total.shape}"
+                )
+        return gradients
+
+    def add_each(self, replicas, totals, gradients, factor):
+        """Add gradients, in the dtypes and shapes of their sums, to the variables `totals`."""
+        replicas.on_each(totals, lambda total, target, g: self.add_in_place(target, g), gradients)
+
+    def plus_each(self, totals, gradients, factor):
+        """Return the sums of the variables `totals` and gradients, and write nothing."""
+        return [self.value(total) + gradient for total, gradient in zip(totals, gradients)]
+
+    def copies(self, totals):
+        """Return the values of the variables `totals`, which later writes don't change."""
+        return list(map(self.value, totals))
+
+    def scale_copies(self, tensors, factor):
+        """Multiply tensors that nobody else has by one factor; zero gives zero, also for NaN."""
+        return self.scale_all(tensors, factor)
+
+    def zero_each(self, replicas, totals):
+        """Set the variables `totals` to zero."""
+
+        def write(total, target):
+            return target.assign(self.ops.zeros_like(self.value(target)))
+
+        replicas.on_each(totals, write)
 
 
 class Replicas:
@@ -412,22 +474,6 @@ class Update(abc.ABC):
     @abc.abstractmethod
     def count_updates(self, switch):
         """Add the switch to the count of updates, unless `run` does."""
-
-    # -- a failing step ----------------------------------------------------------------------------
-
-    def mark(self):
-        """Return what `is_made` and `undo` compare with; None unless Python runs the step."""
-        if self.values.is_traced() or self.step_is_fixed or self.replicas.count() > 1:
-            return None
-        return self.values.value(self.store.updates)
-
-    def is_made(self, mark):
-        """Return True if the update was made since the mark."""
-        return int(self.values.value(self.store.updates)) != int(mark)
-
-    def undo(self, mark):
-        """Restore the count of updates: the stock optimizer may have counted too early."""
-        self.store.updates.assign(mark)
 
     # -- between train steps -----------------------------------------------------------------------
 

@@ -54,6 +54,12 @@ class Keras2Values(TensorFlowValues):
         with self._order.after_writes():  # otherwise TensorFlow 1 may read too early
             return variable.read_value()
 
+    def read_counter(self, counter):
+        return self.value(counter)
+
+    def count_if(self, condition):
+        return self.as_count(condition)
+
     def one_when_computed(self, gradients):
         # Writes wait for gradients anyway. Waiting values would change the order in which
         # TensorFlow adds parts of a gradient, and so its rounding.

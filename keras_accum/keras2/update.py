@@ -6,7 +6,6 @@ import keras
 import tensorflow as tf
 
 from keras_accum.engine import parts
-from keras_accum.engine.sums import TracedSums
 from keras_accum.engine.window import is_unconditional
 from keras_accum.keras2.order import Keras2Replicas, Keras2Values, Order, after
 from keras_accum.keras2.store import Keras2Store
@@ -155,4 +154,4 @@ def make_parts(optimizer, options):
     values = Keras2Values(parts.scalar_dtype(K.floatx()), order)
     three = values, Keras2Replicas(order), Keras2Store(optimizer)
     update = Keras2Update(order, optimizer, options, *three)
-    return parts.Parts(*three, TracedSums(options, *three), update)
+    return parts.Parts(*three, update)

@@ -9,7 +9,6 @@ read, except with `skip_nonfinite`, `skip_norm`, a tensor in `close_window`, or 
 """
 
 import numbers
-from itertools import compress
 from typing import NamedTuple
 
 import keras
@@ -18,8 +17,7 @@ import torch
 from keras import ops
 
 from keras_accum.engine.parts import Parts, Replicas, scalar_dtype
-from keras_accum.engine.sums import Sums, TracedSums
-from keras_accum.engine.window import is_known, scale
+from keras_accum.engine.window import is_known
 from keras_accum.host import check_members
 from keras_accum.keras3 import hooks
 from keras_accum.keras3.store import Keras3Store
@@ -29,24 +27,37 @@ from keras_accum.keras3.values import Keras3Values
 # The member of Keras's own class overridden here, beside those in `hooks`.
 OF_KERAS = ("_backend_update_step",)
 check_members(keras, keras.optimizers.Optimizer, OF_KERAS)
-# Private members of PyTorch: one call for all tensors, and the number of writes in place.
+# Private members of PyTorch: one call for all tensors.
 OF_TORCH = "_foreach_add", "_foreach_add_", "_foreach_mul_", "_foreach_norm", "_foreach_zero_"
 OF_UTILITIES = "_flatten_dense_tensors", "_unflatten_dense_tensors"
-OF_TENSOR = ("_version",)
 
 
 def check():
     """Raise an ImportError that names a private member which this PyTorch lacks."""
     check_members(torch, torch, OF_TORCH)
     check_members(torch, torch._utils, OF_UTILITIES)
-    check_members(torch, torch.Tensor, OF_TENSOR)
 
 
 check()
 
 
+class SumTensors(NamedTuple):
+    """The tensors of sums. Keras takes a microsecond for each `value`, so they are kept."""
+
+    variables: list
+    tensors: list
+    dtypes: list
+    shapes: list
+
+
 class TorchValues(Keras3Values):
     """PyTorch's mathematics for the engine."""
+
+    restores_checkpoints = False
+    _of_model = SumTensors(None, [], [], [])  # of all sums, or those of the last call
+
+    def ops_of(self, value):
+        return super().ops_of(value) if is_known(value) or self.is_traced() else torch
 
     def traces(self):
         # If a compiled function fails, PyTorch reverts Python's side effects.
@@ -55,16 +66,9 @@ class TorchValues(Keras3Values):
     def is_traced(self):
         return torch.compiler.is_compiling()
 
-    @property
-    def counter_ops(self):
-        return ops if self.is_traced() else np
-
     def read_counter(self, counter):
         value = self.value(counter)
         return value if self.is_traced() else value.cpu().numpy()[()]
-
-    def count_if(self, condition):
-        return super().count_if(condition) if self.is_traced() else np.int32(bool(condition))
 
     def all_finite(self, gradients):
         if self.is_traced():
@@ -106,10 +110,55 @@ class TorchValues(Keras3Values):
             scaled.masked_fill_(self.cast(factor, scaled.dtype) == 0, 0.0)
         return torch._utils._unflatten_dense_tensors(scaled, tensors)
 
-    def zero_unless(self, gradients, counted):
-        if is_known(counted) and counted:
-            return gradients
-        return super().zero_unless(gradients, counted)
+    # -- lists, fused in one call each -------------------------------------------------------------
+
+    adds_multiples = True
+
+    def _read(self, totals):
+        """Return the SumTensors of these variables. In a trace, nothing is kept."""
+        # Keras replaces all of them or none: on another device, or in a stateless scope.
+        known = self._of_model
+        if totals is not known.variables or totals[0].value is not known.tensors[0]:
+            tensors = [total.value for total in totals]
+            dtypes, shapes = [t.dtype for t in tensors], [t.shape for t in tensors]
+            known = SumTensors(totals, tensors, dtypes, shapes)
+            if not self.is_traced():
+                self._of_model = known
+        return known
+
+    def cast_each(self, gradients, totals):
+        dtypes = self._read(totals).dtypes
+        if [g.dtype for g in gradients] != dtypes:
+            gradients = [g.to(dtype) for g, dtype in zip(gradients, dtypes)]
+        return gradients
+
+    def shape_each(self, gradients, totals):
+        shapes = self._read(totals).shapes
+        if [g.shape for g in gradients] != shapes:  # or PyTorch's error
+            gradients = [g.expand(shape) for g, shape in zip(gradients, shapes)]
+        return gradients
+
+    def add_each(self, replicas, totals, gradients, factor):
+        if totals:
+            torch._foreach_add_(self._read(totals).tensors, gradients, alpha=factor)
+
+    def plus_each(self, totals, gradients, factor):
+        return list(torch._foreach_add(self._read(totals).tensors, gradients, alpha=factor))
+
+    def copies(self, totals):
+        tensors = super().copies(totals)
+        return tensors if self.is_traced() else [tensor.clone() for tensor in tensors]
+
+    def scale_copies(self, tensors, factor):
+        if self.is_traced():
+            return super().scale_copies(tensors, factor)
+        if is_known(factor):
+            factor = tensors[0].new_full((), float(factor))  # a tensor is faster than a number
+        torch._foreach_mul_(tensors, factor)
+        return tensors
+
+    def zero_each(self, replicas, totals):
+        torch._foreach_zero_(self._read(totals).tensors)
 
 
 def _have_norms(tensors):
@@ -163,139 +212,16 @@ class TorchStore(Keras3Store):
             return super().add_counter(name, value, shape)
 
 
-class SumTensors(NamedTuple):
-    """The tensors of sums, and what a gradient is compared with."""
-
-    values: list
-    dtypes: list
-    shapes: list
-    unsummed: list  # indices of those that keep a maximum, such as scales of float8
-
-    def as_summed(self, gradients):
-        """Return gradients in the sums' dtypes and shapes, or raise PyTorch's error."""
-        if [g.dtype for g in gradients] != self.dtypes:
-            gradients = [g.to(dtype) for g, dtype in zip(gradients, self.dtypes)]
-        if [g.shape for g in gradients] != self.shapes:
-            gradients = [g.expand(shape) for g, shape in zip(gradients, self.shapes)]
-        return gradients
-
-
-class EagerSums(Sums):
-    """Gradient sums in fused operations.
-
-    The gradients of the micro-batch that closes a window are added out of place, and `keep` zeroes
-    the sums at the end. So an update that fails leaves them as they were.
-    """
-
-    multiply = True
-
-    def __init__(self, *arguments):
-        super().__init__(*arguments)
-        self._traced = TracedSums(*arguments)
-        self._of_model = None  # SumTensors of all sums: Keras takes a microsecond for each `value`
-        self._added = None  # the first sum that the step adds to, and its version before
-
-    def in_step(self):
-        if self.values.is_traced() or not self.store.sums:
-            return self._traced
-        # Keras replaces all of them or none: on another device, or in a stateless scope.
-        if self._of_model is None or self.store.sums[0].value is not self._of_model.values[0]:
-            self._of_model = self._read(self.store.variables)
-        return self
-
-    def _find(self, variables):
-        """Return the SumTensors of these variables' sums."""
-        return self._of_model if variables is self.store.variables else self._read(variables)
-
-    def _read(self, variables):
-        values = [total.value for total in self.store.list_sums(variables)]
-        are_summed = self.store.are_summed(variables)
-        unsummed = [index for index, is_summed in enumerate(are_summed) if not is_summed]
-        return SumTensors(values, [v.dtype for v in values], [v.shape for v in values], unsummed)
-
-    def as_summed(self, gradients, variables):
-        return self._find(variables).as_summed(gradients)
-
-    def add(self, step, batch):
-        if step.switch:
-            return batch
-        tensors = self._find(batch.variables)
-        gradients = tensors.as_summed(batch.gradients)
-        summed = tensors.values
-        for index in tensors.unsummed:
-            summed[index].copy_(torch.maximum(summed[index], gradients[index]))
-        if tensors.unsummed:
-            rest = [i for i in range(len(summed)) if i not in tensors.unsummed]
-            summed, gradients = ([values[i] for i in rest] for values in (summed, gradients))
-        if summed:
-            self._added = summed[0], summed[0]._version
-            torch._foreach_add_(summed, gradients, alpha=batch.factor)
-        return None
-
-    def totals(self, variables, batch=None):
-        if batch is None:
-            return [total.clone() for total in self._find(variables).values]
-        tensors = self._find(batch.variables)
-        gradients = tensors.as_summed(batch.gradients)
-        totals = list(torch._foreach_add(tensors.values, gradients, alpha=batch.factor))
-        for index in tensors.unsummed:
-            totals[index] = torch.maximum(tensors.values[index], gradients[index])
-        absent = variables[len(totals) :]
-        sums = self._find(absent).values if absent else ()
-        return totals + [total.clone() for total in sums]
-
-    def averages(self, totals, variables, steps):
-        are_summed = self.store.are_summed(variables)
-        summed = list(compress(totals, are_summed))
-        of_divisor = np if is_known(steps[0].divisor) else torch  # a weight stays on the device
-        factor = scale(of_divisor, steps[0], self.options, lambda value: value)
-        if is_known(factor) and len({total.dtype for total in summed}) == 1:
-            factor = summed[0].new_full((), float(factor))  # a tensor is faster than a number
-        if summed:
-            torch._foreach_mul_(summed, factor)  # in place, because `totals` made copies
-        return totals
-
-    def keep(self, step, totals, variables):
-        torch._foreach_zero_(self._find(variables).values)
-
-    def mark(self):
-        self._added = None
-        return {i: self._of_model.values[i].clone() for i in self._of_model.unsummed}
-
-    def is_added(self, mark):
-        if self._added is None:
-            return False
-        first, version = self._added  # which counts the writes in place
-        return first._version != version
-
-    def undo(self, mark):
-        for index, old in mark.items():
-            self._of_model.values[index].copy_(old)
-
-    def clear(self):
-        torch._foreach_zero_(self._of_model.values)
-
-
 class TorchUpdate(Keras3Update):
     """An update on PyTorch."""
-
-    def mark(self):
-        return None if self.values.is_traced() else self.store.updates.value._version
-
-    def is_made(self, mark):
-        return self.store.updates.value._version != mark
-
-    def undo(self, mark):
-        """Do nothing: Keras counts an update last."""
 
     def assign(self, variable, value):
         if self.values.is_traced():
             super().assign(variable, value)
         elif is_known(value) and np.ndim(value) == 0:
             variable.value.fill_(value.item() if isinstance(value, np.generic) else value)
-        else:  # otherwise Keras would send a counter to the device and back
-            with keras.device(str(variable.value.device)):
-                super().assign(variable, value)
+        else:  # Keras would send a counter to the device and back
+            variable.value.copy_(torch.as_tensor(value))
 
     def branch(self, step, update):
         raise ValueError(
@@ -308,7 +234,7 @@ def make_parts(optimizer, options):
     """Return an optimizer's parts."""
     values = TorchValues(scalar_dtype(keras.config.floatx()))
     three = values, TorchReplicas(), TorchStore(optimizer)
-    return Parts(*three, EagerSums(options, *three), TorchUpdate(optimizer, options, *three))
+    return Parts(*three, TorchUpdate(optimizer, options, *three))
 
 
 class TorchHooks(hooks.Hooks):

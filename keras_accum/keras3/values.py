@@ -17,14 +17,14 @@ class Keras3Values(parts.Values):
         return variable.value
 
     def add_in_place(self, variable, value):
-        total = self.value(variable)
-        variable.assign(total + ops.cast(value, total.dtype))
+        variable.assign(self.value(variable) + value)
 
     def one_when_computed(self, gradients):
         return 1
 
-    def count_if(self, condition):
-        return _count(ops.cast(condition, "bool"))
+    def as_count(self, condition):
+        dtype = keras.backend.standardize_dtype("int")  # Keras's for counters
+        return ops.cast(ops.cast(condition, "bool"), dtype)
 
     def cast(self, value, dtype):
         return ops.cast(value, dtype)
@@ -33,7 +33,7 @@ class Keras3Values(parts.Values):
         return ops.where(factor == 0, 0.0, value * factor)
 
     def all_finite(self, gradients):
-        return _count(ops.all(ops.stack([ops.all(ops.isfinite(g)) for g in gradients])))
+        return self.count_if(ops.all(ops.stack([ops.all(ops.isfinite(g)) for g in gradients])))
 
     def norm(self, tensors):
         # A cast would drop a complex number's imaginary part.
@@ -44,8 +44,3 @@ class Keras3Values(parts.Values):
         if isinstance(value, numbers.Real):
             return value
         return ops.stop_gradient(ops.convert_to_tensor(value))
-
-
-def _count(condition):
-    """Return a count in Keras's dtype for counters."""
-    return ops.cast(condition, keras.backend.standardize_dtype("int"))

@@ -48,8 +48,9 @@ class TensorFlowReplicas(parts.Replicas):
     def in_any(self, count):
         if self.count() == 1:
             return count
-        replicas = tf.distribute.get_replica_context()
-        return tf.minimum(replicas.all_reduce(tf.distribute.ReduceOp.SUM, count), 1)
+        replicas, count = tf.distribute.get_replica_context(), tf.convert_to_tensor(count, tf.int64)
+        count = tf.minimum(replicas.all_reduce(tf.distribute.ReduceOp.SUM, count), 1)
+        return count if tf.inside_function() else int(count)
 
     def across(self, function, *tensors):
         interim = tf.__internal__.distribute.interim

@@ -38,10 +38,12 @@ class TensorFlowValues(parts.Values):
         return add_in_place(variable, value)
 
     def one_when_computed(self, gradients):
+        if not self.is_traced():
+            return 1
         with after(gradients):  # all counters and switches depend on this number
             return tf.ones([], tf.int64)
 
-    def count_if(self, condition):
+    def as_count(self, condition):
         return tf.cast(tf.cast(condition, tf.bool), tf.int64)
 
     def cast(self, value, dtype):

@@ -9,7 +9,6 @@ import abc
 import tensorflow as tf
 
 from keras_accum.engine import parts
-from keras_accum.engine.sums import TracedSums
 from keras_accum.engine.window import is_unconditional
 from keras_accum.host import find_user_classes
 from keras_accum.tensorflow import rules
@@ -40,8 +39,6 @@ class TfKerasUpdate(parts.Update):
         super().__init__(*arguments)
         self.already_summed = {}
         self._updates_begun = 0  # replicas inside an update
-        self._updates_before = None  # a number, if Python runs the step
-        self._is_made = False  # True if that step has made its update
 
     @property
     def has_own_apply(self):
@@ -88,10 +85,8 @@ class TfKerasUpdate(parts.Update):
             try:
                 averages = [tf.cast(a, get_dtype(v)) for a, v in zip(average(), variables)]
                 self.run_stock(averages, variables, switches)
-                self._is_made = True
             finally:
                 self._updates_begun -= 1
-                self._is_made = self._is_made or self._is_counted(variables)
                 self.take_back(held)
 
     def _list_held(self):
@@ -108,28 +103,9 @@ class TfKerasUpdate(parts.Update):
 
     def count_updates(self, switch):
         def count(variable, target, switch):
-            switch = tf.cast(switch, target.dtype)
-            if self._updates_before is None:
-                return target.assign_add(switch)
-            return target.assign(self._updates_before + switch)  # also if called twice
+            return target.assign_add(tf.cast(switch, target.dtype))
 
         self.replicas.on(self.store.updates, count, switch)
-
-    def mark(self):
-        self._is_made, self._updates_before = False, super().mark()
-        return self._updates_before
-
-    def is_made(self, mark):
-        return self._is_made or self._is_counted(self.store.variables)
-
-    def _is_counted(self, variables):
-        """Return True if the stock optimizer has counted an update since Python began the step.
-
-        It does so after its other writes, but in the newer style before constraints.
-        """
-        is_last = all(getattr(variable, "constraint", None) is None for variable in variables)
-        before = self._updates_before
-        return is_last and before is not None and bool(self.store.updates != before)
 
 
 class LegacyUpdate(TfKerasUpdate):
@@ -217,4 +193,4 @@ def make_parts(optimizer, options):
         method, store, cls = "aggregate_gradients", NewStyleStore(optimizer), NewStyleUpdate
     values = TensorFlowValues(parts.scalar_dtype(keras.backend.floatx()))
     three = values, TfKerasReplicas(optimizer, method), store
-    return parts.Parts(*three, TracedSums(options, *three), cls(optimizer, options, *three))
+    return parts.Parts(*three, cls(optimizer, options, *three))

@@ -89,6 +89,32 @@ def test_mirrored_strategy_with_mixed_precision(strategy):
     training.assert_same_training(actual, expected, rtol=1e-2, atol=5e-3)
 
 
+@tensorflow_only
+def test_eager_replicas(strategy):
+    """Python decides in each of them, and all close a window that one of them closes."""
+    tf = hosts.tf
+    grads = np.random.default_rng(0).normal(size=(5, 2, 3)).astype(hosts.FLOATX)
+    with strategy.scope():
+        mine, ours = hosts.variable(np.ones(3), "w"), hosts.ours("SGD", accum_iters=4)
+        hosts.build_on(ours, [mine])
+
+    def step(of_replicas, is_last):
+        index = int(
+            tf.get_static_value(tf.distribute.get_replica_context().replica_id_in_sync_group)
+        )
+        ours.close_window(tf.constant(is_last and index == 1))
+        hosts.apply(ours, [of_replicas[index]], [mine])
+
+    for i, of_replicas in enumerate(grads):
+        strategy.run(step, (of_replicas, i == 2))
+    strategy.run(step, (grads[0], False))
+    ours.apply_partial_window()
+    theirs, stock = hosts.variable(np.ones(3), "w"), hosts.stock("SGD")
+    for window in (grads[:3], [*grads[3:], grads[0]]):
+        hosts.apply(stock, [np.mean([pair.sum(0) for pair in window], 0)], [theirs])
+    assert_equal({"w": hosts.array(mine)}, {"w": hosts.array(theirs)})
+
+
 @thorough
 @tensorflow_only
 def test_reductions_in_two_windows():

@@ -10,12 +10,11 @@ import pytest
 import keras_accum
 from keras_accum.engine.parts import Replicas, Store, Update, Values
 from keras_accum.engine.stock import Stock
-from keras_accum.engine.sums import Sums
 
 PACKAGE = Path(keras_accum.__file__).resolve().parent
 
 
-PARTS = {"values": Values, "replicas": Replicas, "store": Store, "sums": Sums, "update": Update}
+PARTS = {"values": Values, "replicas": Replicas, "store": Store, "update": Update}
 
 
 def test_the_parts_of_an_engine():

@@ -101,23 +101,6 @@ def test_an_update_that_fails_leaves_the_state_to_the_bit(where, factor):
     assert ours.completed_updates == 1
 
 
-@pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="elsewhere the stock optimizer counts updates")
-@pytest.mark.parametrize("method", ["count_updates", "run_stock", "keep"])
-def test_an_update_that_is_interrupted_when_it_has_been_counted(method, monkeypatch):
-    ours, w = hosts.ours("SGD", learning_rate=1.0, accum_iters=2), hosts.variable([1.0], "w")
-    hosts.build_on(ours, [w])
-    step = hosts.apply, ours, [np.ones(1, hosts.FLOATX)], [w]
-    part = ours._accumulation.sums if method == "keep" else ours._accumulation.update
-    call = getattr(part, method)
-    monkeypatch.setattr(part, method, lambda *arguments: fail(call(*arguments)))
-    if method != "count_updates":  # which each micro-batch calls
-        hosts.apply(*step[1:])
-    for position in (1, 0) if method == "count_updates" else (0,):
-        fails(KeyboardInterrupt(), *step)
-        assert (ours.completed_updates, ours.window_position) == (1 - position, position)
-    assert hosts.array(w) == 0 and hosts.array(hosts.accumulators(ours)[0]) == 0
-
-
 # The framework's error for it.
 OF_SHAPE = {"jax": (TypeError, ValueError), "torch": RuntimeError}.get(hosts.BACKEND)
 if hosts.IS_TENSORFLOW:

@@ -16,7 +16,6 @@ import numpy as np
 from keras_accum.convert import Convertible
 from keras_accum.engine import parts
 from keras_accum.engine.stock import Stock
-from keras_accum.engine.sums import TracedSums
 from keras_accum.engine.window import is_unconditional
 
 # -- this Keras ------------------------------------------------------------------------------------
@@ -138,7 +137,7 @@ class NumPyValues(parts.Values):
     def one_when_computed(self, gradients):
         return Unknown(np.int64(1)) if TRACES else 1
 
-    def count_if(self, condition):
+    def as_count(self, condition):
         return self.cast(condition, "int64")
 
     def cast(self, value, dtype):
@@ -249,7 +248,7 @@ class NumPyUpdate(parts.Update):
 
 def make_parts(optimizer, options):
     three = NumPyValues("float64"), parts.Replicas(), NumPyStore(optimizer)
-    return parts.Parts(*three, TracedSums(options, *three), NumPyUpdate(optimizer, options, *three))
+    return parts.Parts(*three, NumPyUpdate(optimizer, options, *three))
 
 
 class SGDAccumulate(Convertible, SGD):
