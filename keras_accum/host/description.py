@@ -28,7 +28,7 @@ class Host:
     make_sum_loss: returns a loss without `call`, with reduction "sum".
     least_weight: the least weight of a micro-batch in `fit`.
     read, write: a variable's value as a NumPy array, and the inverse. `read` also takes a tensor.
-    make_ratios: returns what compares so many numbers in graphs, None if Python knows all sizes.
+    make_ratios: returns a list of what compares numbers in graphs, empty if Python knows all sizes.
     is_traced: False if train steps run eagerly, so Python sees every value.
     closes_in_steps: True if the last train step of an epoch closes a window that isn't whole,
         because an update between steps would be compiled by itself.
@@ -36,7 +36,7 @@ class Host:
 
     name = keras = ops = flatten = get_mask = read = None
     import_keras, shape = "import keras", "keras.ops.shape"  # in docstrings' examples
-    is_traced, closes_in_steps, make_ratios = True, False, None
+    is_traced, closes_in_steps, make_ratios = True, False, list
     # Not 0: a window in which all is masked has the average gradient, as the big batch.
     least_weight = 1e-25
 

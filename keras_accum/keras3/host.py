@@ -9,7 +9,7 @@ from keras_accum.host.layers import normalizes_batches, torch_modules
 from keras_accum.keras3.masks import get_mask, set_mask
 
 IS_TORCH = keras.backend.backend() == "torch"
-make_ratios = None
+make_ratios = list
 if keras.backend.backend() == "tensorflow":
     from keras_accum.tensorflow.ratios import make_ratios
 
@@ -38,7 +38,7 @@ class _Host(Host):
     is_traced, closes_in_steps = not IS_TORCH, keras.backend.backend() == "jax"
     get_mask, set_mask = staticmethod(get_mask), staticmethod(set_mask)
     flatten, read = staticmethod(keras.tree.flatten), staticmethod(read)
-    make_ratios = make_ratios and staticmethod(make_ratios)
+    make_ratios = staticmethod(make_ratios)
 
     def find_losses(self, model):
         def replace(item, function):

@@ -18,7 +18,8 @@ class Problems:
         self._host, self._model, self._optimizers = host, model, optimizers
         self._has_own_code = has_own_code
         self._ratios = None  # of several divisors, in the traces and steps so far
-        self._in_graphs = {}  # {number of divisors: (host's Ratios, Decision)}
+        self._blank = host.make_ratios()  # the host's Ratios that aren't used yet
+        self._in_graphs = {}  # {number of divisors: (Ratios, Decision)}
         self._notes = []  # (optimizer, text)
         self._told = set()  # optimizers; a text has shapes, so a later batch may have another
 
@@ -49,19 +50,17 @@ class Problems:
     def count(self, decision):
         """Let a graph compare the numbers that Python doesn't know."""
         count = len(decision.counted)
-        if not count or not self._host.make_ratios:
-            return
-        if count not in self._in_graphs:
+        if count and self._blank and count not in self._in_graphs:
             kept = decision._replace(counted=())  # which has the tensors of a trace
-            self._in_graphs[count] = self._host.make_ratios(count), kept
-        ratios, _ = self._in_graphs[count]
-        if ratios is not None:
+            self._in_graphs[count] = self._blank.pop(), kept
+        if count in self._in_graphs:
+            ratios, _ = self._in_graphs[count]
             ratios.note(decision.counted)
 
     def check_graphs(self):
         """Warn of what graphs have found, or raise it as a ValueError, after an epoch."""
         for ratios, decision in self._in_graphs.values():
-            if ratios is not None and ratios.differ():
+            if ratios.differ():
                 self._note(decision, decision.if_unequal, decision.if_unequal)
         self.warn()
 

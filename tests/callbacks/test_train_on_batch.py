@@ -68,6 +68,28 @@ def said(model, batches=(), **arguments):
     return [str(w.message) for w in found if issubclass(w.category, kind)]
 
 
+class OwnLoss(keras.Model):
+    def compute_loss(self, *arguments, **keywords):
+        return super().compute_loss(*arguments, **keywords)
+
+
+def test_a_graph_that_is_traced_again():
+    """It counts samples in the second trace alone, in which TensorFlow makes no variables."""
+    model, reference = (
+        compiled(OwnLoss(m.inputs[0], m.outputs[0]), o("SGD", learning_rate=0.1, **more), **run)
+        for m, o, more, run in (
+            (dense_model(), hosts.ours, {"accum_iters": len(SIZES)}, {"run_eagerly": False}),
+            (dense_model(), hosts.stock, {}, {}),
+        )
+    )
+    for window in windows():
+        arrays = window[:2]
+        for batch in split(arrays):
+            model.train_on_batch(*batch)
+        reference.train_on_batch(*arrays)
+    assert_equal(weights(model), weights(reference))
+
+
 @modes
 @pytest.mark.parametrize(
     "loss, reduction",

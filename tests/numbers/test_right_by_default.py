@@ -243,7 +243,7 @@ def make_call(name, has_steps):
     y_pred = random.uniform(0.1, 1, shape)
     y_pred /= y_pred.sum(-1, keepdims=True)
     y_true = random.uniform(0.1, 0.9, shape)
-    if name in ("CTC", "SparseCategoricalCrossentropy", "CategoricalGeneralizedCrossEntropy"):
+    if name.startswith("SparseCat") or name in ("CTC", "CategoricalGeneralizedCrossEntropy"):
         y_true = random.integers(1 if name == "CTC" else 0, UNITS, shape[:-1])
         y_true = y_true[:, :2] if name == "CTC" else y_true
     if name == "Circle":

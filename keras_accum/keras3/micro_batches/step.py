@@ -11,7 +11,7 @@ from keras_accum.fit.weighing import Weighing
 from keras_accum.host import warn_once
 from keras_accum.keras3.generators import make_generator
 from keras_accum.keras3.micro_batches.halving import Halving
-from keras_accum.keras3.micro_batches.losses import NotInSlices
+from keras_accum.keras3.micro_batches.losses import find_reason
 from keras_accum.keras3.micro_batches.passes import NotTwice, OnePass, TwoPasses
 from keras_accum.terms.reader import LossReader
 
@@ -191,10 +191,10 @@ class StepInSlices(Halving):
         try:
             sums, self.is_settled = one_pass.add_up(data, rows), True
             return sums
-        except NotInSlices as error:
-            if self.loss != "auto" or one_pass.counts_samples:
+        except ValueError as error:
+            reason = find_reason(error)
+            if reason is None or self.loss != "auto" or one_pass.counts_samples:
                 raise
-            reason = error
         self.undo(before)
         try:
             two_passes.check()
