@@ -4,7 +4,6 @@ import tensorflow as tf
 
 from keras_accum.tensorflow.values import list_graphs
 
-
 MOST = 16  # numbers that are compared
 KINDS = 3  # how many numbers there are may differ from trace to trace so often
 
