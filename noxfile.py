@@ -124,6 +124,7 @@ WORKS_WITH = (
 PACKAGES = (
     *("keras==3.15.1", "tensorflow==2.21.0", "jax==0.10.2", "torch==2.13.0"),
     *("scikeras==0.13.0", "keras-rs==0.4.0", "hgq2==0.2.0", "grain==0.2.18", "bayesflow==2.0.12"),
+    *("keras-hub==0.32.0", "flwr==1.42.0", "flax==0.12.8", "tqdm==4.70.1"),
     *("accelerate==1.15.0", "lightning==2.6.6", "opacus==1.6.0"),
 )
 WITHOUT_ITS_NEEDS = ("keras-tcn==3.5.7",)  # which asks for a TensorFlow for macOS
@@ -278,7 +279,7 @@ def works_with_packages(session):
     """Layers, loaders and trainers for Keras 3. Prints their rows of docs/works_with.md."""
     install_for_rows(session, "", *PACKAGES)
     session.install("--no-compile", "--no-deps", *WITHOUT_ITS_NEEDS)
-    names = "keras_layers", "scikeras", "torch_trainers"
+    names = "keras_layers", "more_keras_layers", "scikeras", "torch_trainers"
     print_rows(session, ["jax", "torch"], *(f"works_with/test_{name}.py" for name in names))
 
 
