@@ -29,7 +29,7 @@ def pair(name):
 @pytest.mark.row(
     "deepxde",
     "`accumulating(keras.optimizers.Adam)`, and `accum_iters` times `iterations`",
-    "equal to the big batch; `iterations` and its callbacks' `period` count micro-batches",
+    "equal to the big batch; `iterations` and its callbacks count micro-batches",
 )
 def test_deepxde(monkeypatch):
     """The guess: equal, and all of its own counters count micro-batches."""
@@ -94,7 +94,7 @@ def test_gpflow():
 @pytest.mark.row(
     "adversarial-robustness-toolbox",
     "`TensorFlowV2Classifier.fit`",
-    "equal to the big batch, if all batches have one size: its step has no samples to count",
+    "equal to the big batch, with batches of one size",
 )
 def test_art():
     """The guess: equal for batches of one size."""

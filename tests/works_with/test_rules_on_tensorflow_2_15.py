@@ -41,7 +41,7 @@ def test_lamb():
 @pytest.mark.row(
     "tensorflow-privacy",
     '`make_keras_generic_optimizer_class(AdamAccumulate)` with `reduction="mean"`',
-    "without noise equal to the big batch; each micro-batch gets its own noise, silently",
+    "without noise equal to the big batch; for noise see [limits](limits.md)",
 )
 def test_privacy():
     """The guess: equal without noise, as each sample is clipped by itself."""
