@@ -124,6 +124,7 @@ WORKS_WITH = (
 PACKAGES = (
     *("keras==3.15.1", "tensorflow==2.21.0", "jax==0.10.2", "torch==2.13.0"),
     *("scikeras==0.13.0", "keras-rs==0.4.0", "hgq2==0.2.0", "grain==0.2.18", "bayesflow==2.0.12"),
+    *("keras-hub==0.32.0", "flwr==1.42.0", "flax==0.12.8", "tqdm==4.70.1"),
     *("accelerate==1.15.0", "lightning==2.6.6", "opacus==1.6.0"),
 )
 WITHOUT_ITS_NEEDS = ("keras-tcn==3.5.7",)  # which asks for a TensorFlow for macOS
@@ -131,11 +132,24 @@ WITHOUT_ITS_NEEDS = ("keras-tcn==3.5.7",)  # which asks for a TensorFlow for mac
 FOR_TF_KERAS = (
     *("tensorflow==2.21.0", "tf_keras==2.21.0", "larq==0.14.0", "tensorflow-recommenders==0.7.7"),
     *("tensorflow-probability==0.23.0", "tensorflow-model-optimization==0.8.1"),
+    *("deepxde==1.15.0", "gpflow==2.11.2", "adversarial-robustness-toolbox==1.20.1"),
+    *("keras-cv-attention-models==1.4.3", "keras-tuner==1.4.8", "networkx==3.6.1"),
 )
+# Whose needs are outdated: another Keras, or programs to train from a shell.
+FOR_TF_KERAS_ALONE = "qkeras==0.9.0", "pyparser==1.0", "parse==1.6.5"
 # Packages that need the Keras 2 of TensorFlow 2.15. tensorflow-addons has ended.
 ADDONS = (
     *("tensorflow-cpu==2.15.1", "tensorflow-addons==0.23.0", "neural-structured-learning==1.4.0"),
-    *("spektral==1.3.1", "csbdeep==0.8.2", "deepctr==0.9.4"),
+    *("spektral==1.3.1", "csbdeep==0.8.2", "deepctr==0.9.4", "segmentation-models==1.0.1"),
+    *("stardist==0.9.2", "keras-self-attention==0.51.0", "keras-bert==0.89.0"),
+    *("tensorflow-probability==0.23.0", "dm-tree==0.1.8", "astropy==7.2.3", "PyYAML==6.0.4"),
+    *("Flask==2.3.3", "gin-config==0.5.0", "mpmath==1.4.1"),
+)
+ADDONS_ALONE = (
+    *("tensorflow-ranking==0.5.5", "tensorflow-serving-api==2.15.1", "dlomix==0.1.6"),
+    *("fpdf==1.7.2", "astroNN==1.1.0", "elephas==7.3.0", "pyspark==4.0.0", "py4j==0.10.9.9"),
+    *("tf-models-official==2.15.0", "tensorflow-privacy==0.9.0", "dp-accounting==0.4.3"),
+    *("tf-agents==0.19.0", "gym==0.23.0", "gym-notices==0.1.0"),
 )
 BACKENDS = ["tensorflow", "jax", "torch"]
 SAY_VERSION = "import keras; print(keras.__version__)"
@@ -265,7 +279,7 @@ def works_with_packages(session):
     """Layers, loaders and trainers for Keras 3. Prints their rows of docs/works_with.md."""
     install_for_rows(session, "", *PACKAGES)
     session.install("--no-compile", "--no-deps", *WITHOUT_ITS_NEEDS)
-    names = "keras_layers", "scikeras", "torch_trainers"
+    names = "keras_layers", "more_keras_layers", "scikeras", "torch_trainers"
     print_rows(session, ["jax", "torch"], *(f"works_with/test_{name}.py" for name in names))
 
 
@@ -273,15 +287,19 @@ def works_with_packages(session):
 def works_with_tf_keras(session):
     """Packages for tf_keras. Prints their rows of docs/works_with.md."""
     install_for_rows(session, "", *FOR_TF_KERAS)
-    print_rows(session, ["tf_keras"], "works_with/test_on_tf_keras.py")
+    session.install("--no-compile", "--no-deps", *FOR_TF_KERAS_ALONE)
+    names = "on_tf_keras", "more_on_tf_keras"
+    print_rows(session, ["tf_keras"], *(f"works_with/test_{name}.py" for name in names))
 
 
 @nox.session(python=find_python("3.11", "3.10", "3.9"))
 def works_with_addons(session):
     """Packages on TensorFlow 2.15. Prints their rows of docs/works_with.md."""
     install_for_rows(session, "", *ADDONS)
-    tests = "works_with/test_addons.py", "works_with/test_on_tensorflow_2_15.py"
-    print_rows(session, ["addons"], *tests)
+    session.install("--no-compile", "--no-deps", *ADDONS_ALONE)
+    names = ("", "losses_", "rules_")
+    tests = [f"works_with/test_{name}on_tensorflow_2_15.py" for name in names]
+    print_rows(session, ["addons"], "works_with/test_addons.py", *tests)
 
 
 def install_for_rows(session, extra, *requirements):

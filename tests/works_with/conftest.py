@@ -15,7 +15,10 @@ ROWS = os.environ["KERAS_ACCUM_TEST_WORKS_WITH"]
 
 OURS = "error::keras_accum.host.AccumulationWarning"
 # Other packages warn of each other. Our own warnings stay errors.
-IGNORED = "DeprecationWarning", "PendingDeprecationWarning", "FutureWarning", "ResourceWarning"
+IGNORED = (
+    *("DeprecationWarning", "PendingDeprecationWarning", "FutureWarning", "ResourceWarning"),
+    "SyntaxWarning",  # of a module that is compiled for the first time
+)
 FILTERS = *(f"ignore::{category}" for category in (*IGNORED, "UserWarning")), OURS
 
 
