@@ -1,6 +1,6 @@
 """Optimizers and callbacks for Keras 3 on TensorFlow, JAX and PyTorch.
 
-`optimizers` has the public classes, and `hooks` the methods that Keras calls. `values`,
+`optimizers` has the public classes, and `overrides` the methods that Keras calls. `values`,
 `store` and `update` are parts of its engine, and `tensorflow`, `jax` and `torch` adapt them.
 `micro_batches` has the callback `MicroBatches`.
 """
@@ -29,10 +29,10 @@ from keras_accum.keras3.optimizers import *  # noqa: E402, F403
 from keras_accum.schedule import AccumulationSchedule  # noqa: E402
 
 if keras.backend.backend() == "jax":
-    from keras_accum.keras3.jax import HOOKS
+    from keras_accum.keras3.jax import PATCHES
 else:
-    from keras_accum.keras3.hooks import HOOKS
-patches.plan(HOST.name, look_at_trainings(HOST), look_at_train_on_batch(HOST), *HOOKS)
+    from keras_accum.keras3.overrides import PATCHES
+patches.plan(HOST.name, look_at_trainings(HOST), look_at_train_on_batch(HOST), *PATCHES)
 
 AccumulationMonitor = HOST.callback(accumulation_monitor.AccumulationMonitor)
 ApplyPartialWindow = HOST.callback(apply_partial_window.ApplyPartialWindow)

@@ -19,12 +19,12 @@ from keras import ops
 from keras_accum.engine.parts import Parts, Replicas, scalar_dtype
 from keras_accum.engine.window import is_known
 from keras_accum.host import check_members
-from keras_accum.keras3 import hooks
+from keras_accum.keras3 import overrides
 from keras_accum.keras3.store import Keras3Store
 from keras_accum.keras3.update import Keras3Update
 from keras_accum.keras3.values import Keras3Values
 
-# The member of Keras's own class overridden here, beside those in `hooks`.
+# The member of Keras's own class overridden here, beside those in `overrides`.
 OF_KERAS = ("_backend_update_step",)
 check_members(keras, keras.optimizers.Optimizer, OF_KERAS)
 # Private members of PyTorch: one call for all tensors.
@@ -237,7 +237,7 @@ def make_parts(optimizer, options):
     return Parts(*three, TorchUpdate(optimizer, options, *three))
 
 
-class TorchHooks(hooks.Hooks):
+class TorchOverrides(overrides.Overrides):
     """The methods that Keras calls on an optimizer, on PyTorch."""
 
     _make_parts = staticmethod(make_parts)

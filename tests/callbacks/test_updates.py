@@ -14,7 +14,7 @@ pytestmark = quick_once
 skip_file_on_keras2("OnUpdates")
 
 accum = hosts.accum
-HOOKS = [
+PATCHES = [
     f"on_{of}_{when}"
     for of in ("train", "test", "predict", "epoch", "train_batch", "test_batch")
     for when in ("begin", "end")
@@ -29,7 +29,7 @@ class Recorder(keras.callbacks.Callback):
         self.calls = []
 
     def __getattribute__(self, name):
-        if name in HOOKS:
+        if name in PATCHES:
             return lambda *arguments, **named: self.keep(name, *arguments, **named)
         return super().__getattribute__(name)
 

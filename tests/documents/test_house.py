@@ -48,7 +48,7 @@ def test_the_classes_before_the_stock_one():
     page = (hosts.PROJECT / "keras_accum" / "README.md").read_text("utf-8")
     (of_jax, *others) = re.findall(r"^\| `(\w+)` \|", page.split("Each file imports")[0], re.M)
     assert [cls.__name__ for cls in ours][-len(others) :] == others == [*dict.fromkeys(others)]
-    assert of_jax == "JaxHooks" and all(cls.__name__.endswith("Hooks") for cls in ours[:-3])
+    assert of_jax == "JaxOverrides" and all(cls.__name__.endswith("Overrides") for cls in ours[:-3])
 
 
 @pytest.mark.once

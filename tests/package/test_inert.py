@@ -101,10 +101,10 @@ def test_a_hook_that_fails_is_tried_again(monkeypatch):
     monkeypatch.setitem(patches._planned, "a Keras", hooks)
     for _ in range(2):
         with pytest.raises(AttributeError, match="named"):
-            patches.hook_in("a Keras")
+            patches.put_in("a Keras")
     broken.named = list
     for _ in range(2):
-        patches.hook_in("a Keras")
+        patches.put_in("a Keras")
     assert (owner.first(), owner.last()) == (["first", "hook"], ["last", "hook"])
     assert broken.named() == ["hook"]
 

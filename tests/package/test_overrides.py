@@ -8,9 +8,9 @@ import sys
 import hosts
 import pytest
 
-WHERE = {"keras3": ["hooks"], "tf_keras": ["legacy"], "keras2": ["optimizers"]}[hosts.HOST]
+WHERE = {"keras3": ["overrides"], "tf_keras": ["legacy"], "keras2": ["optimizers"]}[hosts.HOST]
 if hosts.IS_KERAS3 and hosts.BACKEND != "jax":
-    WHERE = ["hooks", hosts.BACKEND]
+    WHERE = ["overrides", hosts.BACKEND]
 if hosts.IS_NEW_STYLE:
     WHERE = ["new_style"]
 

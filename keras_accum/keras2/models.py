@@ -58,4 +58,4 @@ def _look_at_model(make_train_function):
     return look_and_make
 
 
-HOOKS = [(keras.models.Model, "_make_train_function", _look_at_model)]
+PATCHES = [(keras.models.Model, "_make_train_function", _look_at_model)]

@@ -27,7 +27,7 @@ OF_KERAS = (
 host.check_members(keras, keras.optimizers.Optimizer, OF_KERAS)
 
 
-class Hooks(Convertible):
+class Overrides(Convertible):
     """Keras 3 on any backend; `jax`, `torch` and `tensorflow` have a subclass each."""
 
     _keras_name, _stock_optimizers = "keras3", Keras3Stock()
@@ -378,11 +378,11 @@ def _note_the_model(set_hook):
 
 
 host.check_members(keras, keras.Model, ["load_weights", "set_state_tree", "_setattr_hook"])
-HOOKS = [
+PATCHES = [
     (keras.Model, "_setattr_hook", _note_the_model),
     (keras.Model, "load_weights", _check_at_once),
     (keras.Model, "set_state_tree", _set_with_checks),
     (keras.optimizers.LossScaleOptimizer, "load_own_variables", _load_alone),
 ]
 for _name in ("apply", "stateless_apply"):
-    HOOKS.append((keras.optimizers.LossScaleOptimizer, _name, forgetting))
+    PATCHES.append((keras.optimizers.LossScaleOptimizer, _name, forgetting))
