@@ -135,11 +135,11 @@ def _install(callbacks, optimizers, host, added):
     model = callbacks.model
     if optimizers and not model.built:  # its penalties are known after a step
 
-        def check(batch, logs=None):
-            before["on_train_batch_end"].remove(check)
+        def refuse_after_a_step(batch, logs=None):
+            before["on_train_batch_end"].remove(refuse_after_a_step)
             repeated.refuse_repeated(model, optimizers, host)
 
-        before["on_train_batch_end"].append(check)
+        before["on_train_batch_end"].append(refuse_after_a_step)
     for name, functions in warnings.find_hooks(callbacks, optimizers, host, added).items():
         before[name] += functions
     before["on_train_end"].insert(0, lambda logs=None: _end_windows(callbacks, optimizers))

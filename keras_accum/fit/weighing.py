@@ -196,7 +196,7 @@ class Weighing:
                     result = train_step(*arguments)
                     if current.samples_are_taken:
                         loss = self._reader.describe(terms, rows, table.OWN_STEP)
-                        self.check(loss.decide())
+                        self.note_problems(loss.decide())
                 return result
 
         return step
@@ -216,7 +216,7 @@ class Weighing:
         inputs = self._reader.find_rows(batch[0])
         described = self._reader.describe(step.terms, rows, inputs=inputs)
         decision = described.decide()
-        self.check(decision)
+        self.note_problems(decision)
         if self._weight is None:
             weight = self._find_weight(described.terms, decision, rows)
             if rows is not None:
@@ -235,10 +235,10 @@ class Weighing:
         self.give(weight)
         return loss
 
-    def check(self, decision):
+    def note_problems(self, decision):
         """Note what may make results differ from the big batch."""
         if self._weight is None:
-            self._problems.check(decision)
+            self._problems.note(decision)
         self._problems.check_sums()
 
     def _find_weight(self, terms, decision, rows):

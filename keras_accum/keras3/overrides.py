@@ -12,7 +12,7 @@ from keras_accum.convert import Convertible
 from keras_accum.engine.models import note
 from keras_accum.engine.optimizers import accumulating_in, forgetting, inner, is_ours
 from keras_accum.engine.parts import sum_dtype
-from keras_accum.engine.state import LOADER, StateError
+from keras_accum.engine.state import BY_LOADING, StateError
 from keras_accum.host import warn
 from keras_accum.keras3.stock import Keras3Stock
 from keras_accum.mistakes import check_known
@@ -116,7 +116,7 @@ class Overrides(Convertible):
         accumulation, store = self._accumulation, self._accumulation.store
         if self.built or not variables:
             # Keras's HDF5 loader builds without variables, and then calls `set_weights`.
-            accumulation.state.expect(None if self.built else LOADER)
+            accumulation.state.expect(None if self.built else BY_LOADING)
             return
         accumulation.state.check_loader()
         # Somebody may have set the attribute since.

@@ -32,13 +32,13 @@ OF_TORCH = "_foreach_add", "_foreach_add_", "_foreach_mul_", "_foreach_norm", "_
 OF_UTILITIES = "_flatten_dense_tensors", "_unflatten_dense_tensors"
 
 
-def check():
+def check_torch():
     """Raise an ImportError that names a private member which this PyTorch lacks."""
     check_members(torch, torch, OF_TORCH)
     check_members(torch, torch._utils, OF_UTILITIES)
 
 
-check()
+check_torch()
 
 
 class SumTensors(NamedTuple):

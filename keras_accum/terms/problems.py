@@ -23,7 +23,7 @@ class Problems:
         self._notes = []  # (optimizer, text)
         self._told = set()  # optimizers; a text has shapes, so a later batch may have another
 
-    def check(self, decision):
+    def note(self, decision):
         """Note a decision's problem, or raise it as a ValueError if an optimizer is strict."""
         problem, strict = decision.problem, decision.strict_problem
         if decision.sizes and self._are_unequal(decision.sizes):

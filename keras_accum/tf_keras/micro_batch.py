@@ -11,7 +11,7 @@ _FOR_UNSUMMED = {
 }
 
 
-def process(optimizer, pairs, is_summed):
+def process(optimizer, pairs, is_reduced):
     """Process a micro-batch's (gradient, variable) pairs."""
     accumulation, replicas = optimizer._accumulation, optimizer._accumulation.replicas
     check_horovod(optimizer)
@@ -19,7 +19,7 @@ def process(optimizer, pairs, is_summed):
     gradients, variables = map(list, zip(*utilities.filter_empty_gradients(pairs)))
     already_summed, replica = accumulation.update.already_summed, replicas.index()
     # In one replica, a gradient is its own sum.
-    if not is_summed or replicas.count() == 1 and replica not in already_summed:
+    if not is_reduced or replicas.count() == 1 and replica not in already_summed:
         accumulation.micro_batch(gradients, variables)
         return
     batch = already_summed.pop(replica, None)

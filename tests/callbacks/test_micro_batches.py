@@ -1045,7 +1045,7 @@ def test_a_keras_without_a_private_member(owner, name, monkeypatch):
     else:
         model = Without(model)
     with pytest.raises(ImportError, match=f"keras {keras.__version__} has no `{name}` in .*newer"):
-        private_members.check(model)
+        private_members.check_members_of(model)
         private_members.get_function(metric)
 
 
@@ -1214,7 +1214,7 @@ def programs_of(model, size, loss, *arrays, in_one=False):
     kinds = model.trainable_variables, model.non_trainable_variables, model.optimizer.variables
     state = tuple([v.value for v in kind] for kind in (*kinds, model.metrics_variables))
     step = BackendStep(model, size, loss, MicroBatches.host)
-    step.check()
+    step.begin_training()
     if in_one:  # as where JAX sees an accelerator
         step.compiles_itself = False
         return [jax.jit(lambda *arguments: step(*arguments)).lower(state, arrays).compile()]

@@ -59,7 +59,7 @@ def test_names_of_the_same_weights(state, here, rest, others):
 
 def match(state, own, others=(), **more):
     """Return the places of the weights here, and names of others."""
-    places, wrong = names.match(state, Weights(own, list(others)), **more)
+    places, wrong = names.pair(state, Weights(own, list(others)), **more)
     return places, [state[place] for place in wrong]
 
 
@@ -98,17 +98,17 @@ def test_names_without_a_layer():
 def test_some_weights_by_name():
     here = Weights(["a/kernel", "c/kernel", "model/d/kernel"], ["b/kernel"])
     state = ["d/kernel", "b/kernel", "a/kernel", "e/kernel"]
-    assert names.match_by_name(state, here) == [2, None, 0]
+    assert names.pair_by_name(state, here) == [2, None, 0]
     for wrong, says in {
         "a/kernel a/kernel": "several weights are called a/kernel",
         "m/a/kernel a/kernel": "several weights are called a/kernel",
         "b/kernel e/kernel": "no weight is in both",
     }.items():
         with pytest.raises(StateError, match=says):
-            names.match_by_name(wrong.split(), here)
+            names.pair_by_name(wrong.split(), here)
     towers = Weights(["decoder/proj/kernel", "head/kernel"], ["encoder/proj/kernel"])
     with pytest.raises(StateError, match="several weights are called proj/kernel"):
-        names.match_by_name(["proj/kernel", "head/kernel"], towers)
+        names.pair_by_name(["proj/kernel", "head/kernel"], towers)
 
 
 def test_they_are_text_in_numbers():

@@ -37,7 +37,7 @@ def state(*without, **changed):
 
 
 def check(state, layout=LAYOUT, is_fresh=False):
-    checks.check(state, "the optimizer of a test", layout, is_fresh)
+    checks.check_arrays(state, "the optimizer of a test", layout, is_fresh)
 
 
 def test_what_may_be_left_out():
@@ -144,7 +144,7 @@ def test_what_no_counter_can_be(name):
         with pytest.raises(StateError, match=name):
             check(state(**{name: value}))
         with pytest.raises(StateError, match=name):
-            checks.check(state(**{name: value}), "it")
+            checks.check_arrays(state(**{name: value}), "it")
 
 
 @pytest.mark.parametrize("index", ["\u00b2", "00", "9" * 5000])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy_keras import SGDAccumulate, Variable
 
-from keras_accum.engine.state import CHECKPOINT, LOADER, StateError
+from keras_accum.engine.state import BY_CHECKPOINT, BY_LOADING, StateError
 
 ARGUMENTS = {"learning_rate": 1.0, "momentum": 0.5}
 
@@ -130,10 +130,10 @@ def test_one_that_does_not_fit_the_variables_waits():
 def test_who_will_still_give_one():
     optimizer = new()
     optimizer._accumulation.state.check_loader()
-    optimizer._accumulation.state.expect(LOADER)
+    optimizer._accumulation.state.expect(BY_LOADING)
     with pytest.raises(ValueError, match="built when there were no trainable variables"):
         optimizer._accumulation.state.check_loader()
-    optimizer._accumulation.state.expect(CHECKPOINT)
+    optimizer._accumulation.state.expect(BY_CHECKPOINT)
     optimizer._accumulation.state.check_loader()
     with pytest.raises(StateError, match="TensorFlow keeps the values of a checkpoint"):
         optimizer.get_state()

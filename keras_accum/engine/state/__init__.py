@@ -20,6 +20,6 @@ No Keras is imported here, and nothing runs in a train step: a `parts.Store` has
 """
 
 from keras_accum.engine.state.checks import StateError, parse_index
-from keras_accum.engine.state.state import CHECKPOINT, LOADER, State
+from keras_accum.engine.state.state import BY_CHECKPOINT, BY_LOADING, State
 
-__all__ = ["CHECKPOINT", "LOADER", "State", "StateError", "parse_index"]
+__all__ = ["BY_CHECKPOINT", "BY_LOADING", "State", "StateError", "parse_index"]

@@ -54,7 +54,7 @@ _BY_NAME = (
 )
 
 
-def check(state, owner, shapes=None, is_fresh=False, rule=None, other_weights=None):
+def check_arrays(state, owner, shapes=None, is_fresh=False, rule=None, other_weights=None):
     """Raise a StateError that lists every misfit with these shapes, or with this rule, if known.
 
     `owner` describes the optimizer. `is_fresh` is true if it has made no step. `other_weights`

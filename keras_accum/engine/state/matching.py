@@ -28,11 +28,11 @@ def match(parsed, own, by_name=False):
         places, other_weights = match_weights(parsed, own, by_name)
         arrays = _arrange(parsed, places, own)
     if not own.has_window:
-        checks.check(arrays, own.owner)
+        checks.check_arrays(arrays, own.owner)
         arrays = checks.drop_window(arrays, own.owner)
     if own.store.rate() is not None:
         shapes.setdefault("learning_rate", ())
-    checks.check(arrays, own.owner, shapes, own.is_fresh, other_weights=other_weights)
+    checks.check_arrays(arrays, own.owner, shapes, own.is_fresh, other_weights=other_weights)
     state = {name: np.zeros(shapes[name]) for name in filter(is_of_window, shapes)}
     if WEIGHT in state:  # micro-batches without weights count as 1 each
         state[WEIGHT] = np.asarray(arrays.get("window_position", 0), "float64")
@@ -53,7 +53,7 @@ def match_weights(parsed, own, by_name=False):
         places = {key: place for place, key in enumerate(parsed.keys)}
         return [places.get(key) for key in keys], None
     if by_name:
-        return names.match_by_name(parsed.weights, name_weights(own.store)), None
+        return names.pair_by_name(parsed.weights, name_weights(own.store)), None
     in_order = list(range(len(keys)))
     for number in (_count_sums(parsed.arrays), len(parsed.weights or ())):
         if number not in (0, len(keys)):
@@ -62,7 +62,7 @@ def match_weights(parsed, own, by_name=False):
     if parsed.weights is None:
         return in_order, None
     here = name_weights(own.store)
-    places, other_places = names.match(parsed.weights, here, parsed.by_order)
+    places, other_places = names.pair(parsed.weights, here, parsed.by_order)
     pairs = [f"{parsed.weights[place]} ({here.own[place]} here)" for place in other_places]
     return places, f"other trainable variables: {checks.shorten(pairs)}" if pairs else None
 
@@ -83,7 +83,7 @@ def _arrange(parsed, places, own):
     number = len(parsed.weights or parsed.keys or places)
     if places == list(range(number)):
         return parsed.arrays
-    checks.check(parsed.arrays, own.owner)
+    checks.check_arrays(parsed.arrays, own.owner)
     current = {name: functools.partial(own.store.read, v) for name, v in own.by_name().items()}
     return names.rearrange(parsed.arrays, places, current)
 

@@ -35,7 +35,7 @@ def take(state):
         ) from None
 
 
-def match(names, here, by_order=False):
+def pair(names, here, by_order=False):
     """Return each weight's place in a state, and the state's places that are for other weights.
 
     The state has as many weights as the optimizer. If any place is for another, it doesn't fit.
@@ -67,7 +67,7 @@ def match(names, here, by_order=False):
     return list(range(number)), list(filter(is_other, range(number)))
 
 
-def match_by_name(names, here):
+def pair_by_name(names, here):
     """Return each weight's place in a state by its name, None if it isn't there.
 
     If names don't tell, raise a StateError.

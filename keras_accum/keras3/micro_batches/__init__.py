@@ -150,11 +150,11 @@ class MicroBatches(InTrainFunction):
 
     def on_train_begin(self, logs=None):
         super().on_train_begin(logs)
-        private_members.check(self.model)
+        private_members.check_members_of(self.model)
         self._check_model()
         if self._step is None or not self._step.fits(self.model):
             self._step = BackendStep(self.model, self._size, self._loss, self.host)
-        self._step.check()
+        self._step.begin_training()
         self.takes_part = True
 
     def on_train_end(self, logs=None):

@@ -148,7 +148,7 @@ class OnePass:
         """Return what the batch's loss is divided by, for optimizers that accumulate."""
         if self.decision is None:
             return rows
-        self.step.weighing.check(self.decision)
+        self.step.weighing.note_problems(self.decision)
         return OF_SUM if self.decision.way is Way.AS_SUM else totals[2]
 
 
@@ -168,7 +168,7 @@ class TwoPasses:
     def __init__(self, step):
         self.step, self.outputs, self.agrees, self.is_sum = step, Outputs(), False, False
 
-    def check(self):
+    def check_model(self):
         """Raise NotTwice if the model can't take two passes."""
         model = self.step.model
         if not (model.loss or has_own_loss(model)):

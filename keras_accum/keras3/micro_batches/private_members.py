@@ -14,9 +14,9 @@ _OF_COMPILED_LOSS = "_flat_losses", "metrics"
 _OF_METRIC = ("_fn",)  # in a metric that averages a function
 
 
-def check(model):
+def check_members_of(model):
     """Raise an ImportError that names a private member which this Keras lacks."""
-    masks.check()
+    masks.check_how_keras_keeps_them()
     check_members(keras, model, _OF_MODEL)
     check_members(keras, model, _OF_LAYER)
     if model._compile_loss is not None:

@@ -67,7 +67,7 @@ class StepInSlices(Halving):
         """Return True for the same model, not compiled again: what is known of its loss holds."""
         return model is self.model and model._loss_tracker is self._compiled
 
-    def check(self):
+    def begin_training(self):
         """Start a training, or raise an error if the model can't be trained in slices."""
         self.is_first, self.tried, self.optimizer = True, [], self.model.optimizer
         self.is_settled, self.of_slices, self.weighing = False, set(), None
@@ -80,7 +80,7 @@ class StepInSlices(Halving):
         if self.searches and self.devices() > 1:
             raise ValueError(_SEVERAL.format(self.devices()))
         if self.loss == "batch":
-            self.two_passes.check()
+            self.two_passes.check_model()
         if self.loss != "sample":
             make_generator()
 
@@ -197,7 +197,7 @@ class StepInSlices(Halving):
                 raise
         self.undo(before)
         try:
-            two_passes.check()
+            two_passes.check_model()
             self.loss = "batch"
             sums = two_passes.add_up(data, rows)
         except NotTwice as error:
