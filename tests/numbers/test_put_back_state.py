@@ -42,3 +42,19 @@ def test_a_partial_window_before_the_state_is_put_back(how):
     for v, old, grads in zip(mine, start, zip(*window)):
         assert v.constraint or np.allclose(hosts.array(v), old - np.mean(grads, axis=0) / 2)
     ours.apply_partial_window()  # no window is open
+
+
+def test_a_loop_that_goes_on_with_the_state_from_before():
+    """After `apply_partial_window`, it is an error, and not a window that is made twice."""
+    ours, mine = made(hosts.ours("SGD", learning_rate=0.5, accum_iters=4))
+    step = jax.jit(ours.stateless_apply)
+    state, weights = ([v.value for v in each] for each in (ours.variables, mine))
+    for grads in gradients()[0][:3]:
+        weights, state = step(state, grads, weights)
+    for v, value in zip([*mine, *ours.variables], [*weights, *state]):
+        v.assign(value)
+    ours.apply_partial_window()
+    with pytest.raises((RuntimeError, ValueError), match="deleted"):
+        step(state, gradients()[0][0], weights)
+    weights, state = ([v.value for v in each] for each in (mine, ours.variables))
+    step(state, gradients()[0][0], weights)
