@@ -143,6 +143,20 @@ def test_an_update_between_steps_is_one_program():
     assert_same(model, reference)
 
 
+def test_a_learning_rate_set_between_two_updates():
+    """A schedule's rate isn't a variable, and an update between steps is compiled."""
+    rates = [0.01] + [keras.optimizers.schedules.ExponentialDecay(r, 1, 0.5) for r in (0.3, 0.02)]
+    model, stock = (compiled(dense_model(), o) for o in (adam(), hosts.stock("Adam")))
+    for rate in rates:
+        for each in model, stock:
+            each.optimizer.learning_rate = rate
+        for x, y in batches(MICRO, ARRAYS)[:2]:
+            model.train_on_batch(x, y)
+        model.optimizer.apply_partial_window()
+        stock.train_on_batch(*(array[: 2 * MICRO] for array in ARRAYS))
+        assert_equal(weights(model), weights(stock))
+
+
 @pytest.mark.parametrize("then", ["fit", "train_on_batch"])
 def test_an_error_in_the_last_batch(then):
     """The window has its length again, if it goes on."""
