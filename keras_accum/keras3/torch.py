@@ -116,14 +116,12 @@ class TorchValues(Keras3Values):
 
     def _read(self, totals):
         """Return the SumTensors of these variables. In a trace, nothing is kept."""
+        if self.is_traced():
+            return _read_tensors(totals)
         # Keras replaces all of them or none: on another device, or in a stateless scope.
         known = self._of_model
         if totals is not known.variables or totals[0].value is not known.tensors[0]:
-            tensors = [total.value for total in totals]
-            dtypes, shapes = [t.dtype for t in tensors], [t.shape for t in tensors]
-            known = SumTensors(totals, tensors, dtypes, shapes)
-            if not self.is_traced():
-                self._of_model = known
+            known = self._of_model = _read_tensors(totals)
         return known
 
     def cast_each(self, gradients, totals):
@@ -159,6 +157,11 @@ class TorchValues(Keras3Values):
 
     def zero_each(self, replicas, totals):
         torch._foreach_zero_(self._read(totals).tensors)
+
+
+def _read_tensors(totals):
+    tensors = [total.value for total in totals]
+    return SumTensors(totals, tensors, [t.dtype for t in tensors], [t.shape for t in tensors])
 
 
 def _have_norms(tensors):

@@ -17,8 +17,10 @@ from training import (
     MICRO,
     assert_same_training,
     big_batch,
+    compiled,
     data,
     dense_model,
+    fit,
     in_windows,
     train,
 )
@@ -258,9 +260,15 @@ def test_torch_compile(monkeypatch):
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
     counters = importlib.import_module("torch._dynamo.utils").counters
     counters.clear()
+    model = compiled(dense_model(), in_windows(ADAM), jit_compile=True)
     actual = train(in_windows(ADAM), MICRO, compile={"jit_compile": True})
     assert_same_training(actual, big_batch(ADAM))
     assert 1 <= counters["stats"]["unique_graphs"] <= 4
+    found = []
+    for _ in range(2):  # an update between steps lets nothing be compiled again
+        fit(model, MICRO, [array[: BIG + MICRO] for array in data()], epochs=1)
+        found.append(counters["stats"]["unique_graphs"])
+    assert found[0] == found[1]
 
 
 @cases.on_adam_and_amsgrad
