@@ -215,7 +215,7 @@ class Accumulation:
         After the last write to sums or weights only the counters are left. If Ctrl-C comes there,
         Python, if it runs the step, writes them nevertheless.
         """
-        before = self._copy_updates() if step.is_update else None
+        before = self._copy_updates() if step.is_update and self._is_in_python(step) else None
         try:
             if self.window is not None and update.batch is not None:
                 update.batch = self.sums.add(step, update.batch)
@@ -223,7 +223,7 @@ class Accumulation:
             self.count(step)
         except BaseException:
             if self._is_in_python(step):
-                is_made = step.is_update and bool(self._copy_updates() != before)
+                is_made = before is not None and bool(self._copy_updates() != before)
                 if is_made:
                     self.values.zero_each(self.replicas, self.store.sums)
                 if is_made or not step.is_update and update.batch is None:
@@ -232,8 +232,8 @@ class Accumulation:
 
     def _is_in_python(self, step):
         """Return True if Python runs a step, on a single device and with a window."""
-        is_eager = is_known(step.switch) and not self.values.is_traced()
-        return is_eager and self.window is not None and self.replicas.count() == 1
+        is_alone = self.window is not None and self.replicas.count() == 1
+        return is_alone and is_known(step.switch) and not self.values.is_traced()
 
     def _copy_updates(self):
         """Return the number of updates, without waiting for a device."""
