@@ -352,6 +352,21 @@ def test_a_variable_without_a_gradient_is_refused_where_it_could_be_in_the_norm(
     ours.build(ws)
     with pytest.raises(TypeError, match="Shifted could change its zero.*global_clipnorm=1.0"):
         trace(ours, [np.array([0.5, -0.75], hosts.FLOATX), None], ws)
+    # Where Python knows the switch, the norm is that of the variables in the update.
+    stock = Shifted(**{"learning_rate": 0.01, "global_clipnorm": 1.0})
+    theirs = [hosts.variable([1.0, -2.0], name) for name in "ab"]
+    stock.build(theirs)
+    ours = accum.accumulating(Shifted)(0.01, accum_iters=2, global_clipnorm=1.0)
+    ours.build(ws)
+    g, h = (np.array(values, hosts.FLOATX) for values in ([0.5, -0.75], [3.0, 1.0]))
+    for micro_batches in [(g, None), (h, None)], [(h, g), (g, None)]:
+        for grads in micro_batches:
+            present = [x for x in grads if x is not None]
+            hosts.apply(ours, present, ws[: len(present)])
+        average = [(g + h) / 2] + [x / 2 for x in micro_batches[0][1:] if x is not None]
+        hosts.apply(stock, average, theirs[: len(average)])
+        for one, other in zip(ws, theirs):
+            np.testing.assert_allclose(hosts.array(one), hosts.array(other), **hosts.TOLERANCE)
 
 
 class OfOurNames(OfKeras3):
