@@ -1,7 +1,7 @@
 """The accumulating optimizers of a model, and those inside of other optimizers. No Keras here."""
 
 from keras_accum.engine.accumulation import Accumulation
-from keras_accum.host import find_user_classes
+from keras_accum.host import find_user_classes, list_items
 
 
 def inner(optimizer):
@@ -21,9 +21,8 @@ def accumulating_in(optimizer):
         return [optimizer]
     # Keras 3.15's MultiOptimizer has a list; on tf_keras, a model may have any structure.
     structure = getattr(optimizer, "optimizers", optimizer)
-    structure = list(structure.values()) if isinstance(structure, dict) else structure
-    if isinstance(structure, (list, tuple)):
-        return [ours for item in structure for ours in accumulating_in(item)]
+    if isinstance(structure, (dict, list, tuple)):
+        return [ours for item in list_items(structure) for ours in accumulating_in(item)]
     # A user's class may wrap optimizers in its attributes.
     is_wrapper = find_user_classes(type(optimizer)) and hasattr(optimizer, "__dict__")
     values = vars(optimizer).values() if is_wrapper else ()
@@ -33,9 +32,7 @@ def accumulating_in(optimizer):
 
 def _list_ours(value):
     """Return the accumulating optimizers in an attribute, which may be a list or a dictionary."""
-    values = list(value.values()) if isinstance(value, dict) else value
-    values = values if isinstance(values, (list, tuple)) else [value]
-    return [optimizer for optimizer in map(inner, values) if is_ours(optimizer)]
+    return [optimizer for optimizer in map(inner, list_items(value)) if is_ours(optimizer)]
 
 
 def find_accumulating(model):

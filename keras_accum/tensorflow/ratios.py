@@ -38,4 +38,5 @@ class Ratios:
 
 def make_ratios():
     """Return Ratios for a model's graphs, which can't make variables when they are traced again."""
-    return [Ratios() for _ in range(KINDS)] if tf.executing_eagerly() else []
+    is_outside = tf.executing_eagerly() and not tf.distribute.has_strategy()
+    return [Ratios() for _ in range(KINDS)] if is_outside else []

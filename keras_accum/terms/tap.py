@@ -2,7 +2,7 @@
 
 import contextlib
 
-from keras_accum.host import check_members
+from keras_accum.host import check_members, list_items
 from keras_accum.host.scopes import attribute
 from keras_accum.terms.term import Term
 
@@ -111,10 +111,8 @@ def find_own_losses(host, model):
     A layer may be a task that computes a loss, as in TensorFlow Recommenders. They may be in lists
     and dictionaries.
     """
-    kept = [value for layer in host.list_layers(model) for value in list(vars(layer).values())]
-    for value in list(kept):
-        if isinstance(value, (list, tuple, dict)):
-            kept += value.values() if isinstance(value, dict) else value
+    values = [value for layer in host.list_layers(model) for value in list(vars(layer).values())]
+    kept = values + [item for value in values for item in list_items(value)]
     losses = {id(v): v for v in kept if isinstance(v, host.keras.losses.Loss)}
     losses.pop(id(host.find_losses(model)[0]), None)
     return list(losses.values())
