@@ -28,13 +28,16 @@ class Host:
     make_sum_loss: returns a loss without `call`, with reduction "sum".
     least_weight: the least weight of a micro-batch in `fit`.
     read, write: a variable's value as a NumPy array, and the inverse. `read` also takes a tensor.
+    prepare: returns a function that calls another one on each of some structures of NumPy arrays,
+        and returns NumPy arrays. It runs outside of any trace and gradient, and variables of Keras
+        3 keep their values.
     make_ratios: returns a list of what compares numbers in graphs, empty if Python knows all sizes.
     is_traced: False if train steps run eagerly, so Python sees every value.
     closes_in_steps: True if the last train step of an epoch closes a window that isn't whole,
         because an update between steps would be compiled by itself.
     """
 
-    name = keras = ops = flatten = get_mask = read = None
+    name = keras = ops = flatten = get_mask = read = prepare = None
     import_keras, shape = "import keras", "keras.ops.shape"  # in docstrings' examples
     is_traced, closes_in_steps, make_ratios = True, False, list
     # Not 0: a window in which all is masked has the average gradient, as the big batch.

@@ -1,5 +1,7 @@
 """What the rest of the package knows of Keras 3."""
 
+import contextlib
+
 import keras
 import numpy as np
 
@@ -10,8 +12,41 @@ from keras_accum.keras3.masks import get_mask, set_mask
 
 IS_TORCH = keras.backend.backend() == "torch"
 make_ratios = list
+
+
+def make_program(function):
+    return lambda arrays: function(keras.tree.map_structure(keras.ops.convert_to_tensor, arrays))
+
+
 if keras.backend.backend() == "tensorflow":
+    from tensorflow import init_scope as outside
+
     from keras_accum.tensorflow.ratios import make_ratios
+
+elif keras.backend.backend() == "jax":
+    import jax
+
+    outside = contextlib.nullcontext
+
+    def make_program(function):
+        """Return a program: operations would be compiled one by one, or belong to a trace."""
+        made = []
+
+        def run(arrays):
+            if not made:
+                made.append(jax.jit(function).lower(arrays).compile())
+            return made[0](arrays)
+
+        return run
+
+else:
+    import torch
+
+    @contextlib.contextmanager
+    def outside():
+        # On a GPU, a label that isn't a class would end the process.
+        with torch.no_grad(), keras.device("cpu"):
+            yield
 
 
 def read(variable):
@@ -27,6 +62,20 @@ def read(variable):
     return np.asarray(value).copy()
 
 
+def prepare(function):
+    def call_on_each(structures):
+        with keras.StatelessScope():
+            return [function(structure) for structure in structures]
+
+    run = make_program(call_on_each)
+
+    def call_outside(structures):
+        with outside():
+            return keras.tree.map_structure(read, run(structures))
+
+    return call_outside
+
+
 def _list_penalized(model):
     return [w for w in model.trainable_weights if w.regularizer is not None]
 
@@ -38,7 +87,7 @@ class _Host(Host):
     is_traced, closes_in_steps = not IS_TORCH, keras.backend.backend() == "jax"
     get_mask, set_mask = staticmethod(get_mask), staticmethod(set_mask)
     flatten, read = staticmethod(keras.tree.flatten), staticmethod(read)
-    make_ratios = staticmethod(make_ratios)
+    make_ratios, prepare = staticmethod(make_ratios), staticmethod(prepare)
 
     def find_losses(self, model):
         def replace(item, function):

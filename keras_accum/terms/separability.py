@@ -4,62 +4,106 @@ import math
 
 import numpy as np
 
+from keras_accum.terms.term import Answer, read_shape
 
-def compares_samples(cast, evaluate, shapes, dtypes):
-    """Return True if five samples have other values together than as three and two.
+
+def _replace_by(value):
+    def replace(numbers, random):
+        return np.where(random.uniform(size=numbers.shape) < 0.4, value, numbers)
+
+    return replace
+
+
+# The targets of a trial, from numbers below 1, and the answer if samples differ then.
+_TARGETS = [
+    (lambda numbers, _: numbers, Answer.DIFFER),
+    (lambda numbers, _: np.round(numbers), Answer.DIFFER),  # the classes 0 and 1
+    *((_replace_by(value), Answer.DIFFER_IF_MISSING) for value in (-1, -100, np.nan)),
+]
+
+
+def try_loss(host, function, arrays):
+    """Return the Answer for a function, given what it gets in a train step; None if unknown.
+
+    function: returns a value per sample, or their mean.
+    """
+
+    def call_on(batches):
+        return [function(*batch) for batch in batches]
+
+    def join(values, counts):
+        pairs = zip(values, counts)
+        return np.concatenate([v if v.shape[:1] == (n,) else [v.mean() * n] for v, n in pairs])
+
+    return try_on_samples(host, call_on, join, arrays)
+
+
+def try_on_samples(host, call_on, join, arrays):
+    """Return the Answer for what is called on batches, as `compare`.
+
+    call_on: returns arrays for a list of batches.
+    join: returns them as one, given the number of samples in each batch.
+    """
+    dtypes = [getattr(array, "dtype", None) for array in arrays]  # None of a dictionary: rejected
+    names = [str(getattr(dtype, "name", dtype)).split(".")[-1] for dtype in dtypes]
+    run = host.prepare(call_on)
+
+    def evaluate(*groups):
+        counts = [[len(batch[0]) for batch in batches] for batches in groups]
+        return list(map(join, run(list(groups)), counts))
+
+    return compare(evaluate, list(map(read_shape, arrays)), names)
+
+
+def compare(evaluate, shapes, dtypes):
+    """Return the Answer for five samples together, and as three and two.
 
     Return None if `evaluate` rejects samples of these shapes and dtypes. They are made up, because
     a traced train step knows no values.
 
-    evaluate: gets a list of arrays for each batch, and returns the values as a NumPy array.
+    evaluate: gets three lists of batches, each a list of NumPy arrays, and returns the values of
+        each list as a NumPy array.
     """
     random, answer = np.random.default_rng(0), None
-    is_large = max(np.prod([n or 4 for n in shape[1:]]) for shape in shapes) > 2**18
-    longest = 8 if is_large else math.inf  # to save memory
+    shapes = [_complete(shape, shapes) for shape in shapes]
+    is_large = max(map(np.prod, shapes)) > 2**16
+    longest = 8 if is_large else math.inf  # to save memory and time
 
-    def made_up(shape, dtype, of_class):
-        """Return numbers below 1, or the classes 0 and 1."""
-        sizes = [min(n or 4, longest) for n in shape[1:]]
+    def made_up(shape, dtype, change):
+        """Return numbers below 1 that are changed."""
+        sizes = [min(n, longest) for n in shape]
         values = random.uniform(0.1, 0.9, [5, *sizes])
         # In large samples at one scale, a ratio of sums would hardly depend on the samples.
         values *= np.linspace(1, 0.2, 5).reshape([5] + [1] * len(sizes))
         dtype = "float32" if "float16" in dtype else dtype
-        return (np.round(values) if of_class or "float" not in dtype else values).astype(dtype)
+        values = change(values if "float" in dtype else np.round(values), random)
+        with np.errstate(invalid="raise"):  # no integer is NaN
+            return values.astype(dtype)
 
     def are_close(values, expected):
         return np.allclose(values, expected, rtol=1e-3, atol=1e-5, equal_nan=True)
 
-    for of_class in (False, True):
+    for change, if_different in _TARGETS:
         try:
-            arrays = [
-                made_up(shape, dtype, of_class and i == 0)
-                for i, (shape, dtype) in enumerate(zip(shapes, dtypes))
-            ]
+            changes = [change, *[_TARGETS[0][0]] * (len(shapes) - 1)]
+            arrays = list(map(made_up, shapes, dtypes, changes))
             whole, first, last = (
-                [cast(array[start:stop], str(array.dtype)) for array in arrays]
-                for start, stop in ((0, 5), (0, 3), (3, 5))
+                [array[start:stop] for array in arrays] for start, stop in ((0, 5), (0, 3), (3, 5))
             )
-            joined, again, apart = evaluate(whole), evaluate(whole), evaluate(first, last)
+            joined, again, apart = evaluate([whole], [whole], [first, last])
             if len(apart) != len(joined):
                 joined, again, apart = joined.sum(), again.sum(), apart.sum()
             # Functions with random draws never agree with themselves.
             if are_close(again, joined) and not are_close(apart, joined):
-                return True
-            answer = False
+                return if_different
+            answer = Answer.SAME
         except Exception:  # it can't be tried
             continue
     return answer
 
 
-def values_of(function, read):
-    """Return `evaluate` for a function that returns a value per sample, or a mean."""
-
-    def evaluate(*batches):
-        return np.concatenate([evaluate_one(arrays, arrays[0].shape[0]) for arrays in batches])
-
-    def evaluate_one(arrays, count):
-        values = read(function(*arrays))
-        is_per_sample = values.shape[:1] == (count,)
-        return values if is_per_sample else np.array([values.mean() * count])
-
-    return evaluate
+def _complete(shape, shapes):
+    """Return a sample's shape; what a graph doesn't know is as in another array, or 4."""
+    alike = [other for other in shapes if len(other) == len(shape)]
+    axes = range(1, len(shape))
+    return [shape[i] or next((other[i] for other in alike if other[i]), 4) for i in axes]

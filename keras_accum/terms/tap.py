@@ -2,9 +2,10 @@
 
 import contextlib
 
-from keras_accum.host import check_members, list_items
+from keras_accum.host import check_members, is_of_keras, list_items
 from keras_accum.host.scopes import attribute
-from keras_accum.terms.term import Term
+from keras_accum.terms.separability import try_loss
+from keras_accum.terms.term import Term, read_function
 
 
 class Tap:
@@ -15,9 +16,13 @@ class Tap:
 
     terms = None
 
-    def __init__(self, host, model, when_built=lambda: None):
-        """`when_built` is called if Keras builds its container of losses within a scope."""
+    def __init__(self, host, model, when_built=lambda: None, change=lambda term, result: result):
+        """`when_built` is called if Keras builds its container of losses within a scope.
+
+        change: what Keras gets in place of a call's result.
+        """
         self._host, self._model, self._when_built = host, model, when_built
+        self._change = change
         self._tapped = None  # the container's own losses, and those that stand in for them
 
     @contextlib.contextmanager
@@ -62,14 +67,17 @@ class Tap:
         return build
 
     def _stand_in_with(self, weight):
-        def stand_in(loss):
-            return _TappedLoss(self._host, loss, weight, lambda term: self.terms.append(term))
+        def note(term, result):
+            self.terms.append(term)
+            return self._change(term, result)
 
-        return stand_in
+        return lambda loss: TappedLoss(self._host, loss, weight, note)
 
 
-class _TappedLoss:
+class TappedLoss:
     """Stands in for a loss in Keras's container."""
+
+    _is_tried, _answer = False, None
 
     def __init__(self, host, loss, weight, note):
         self._host, self._loss, self._weight, self._note = host, loss, weight, note
@@ -79,30 +87,38 @@ class _TappedLoss:
         return getattr(self._loss, name)
 
     def __call__(self, y_true, y_pred, sample_weight=None):
-        loss = self._loss
+        loss, values = self._loss, None
         if self._has_own_call:
-            result, values = loss(y_true, y_pred, sample_weight=sample_weight), None
+            result = loss(y_true, y_pred, sample_weight=sample_weight)
         else:
-            result, values = call_noting(loss, loss.call, y_true, y_pred, sample_weight)
-        self._note(Term(self._host, loss, values, y_true, y_pred, sample_weight, self._weight))
-        return result
+            result, arrays, values = _call_noting(loss, y_true, y_pred, sample_weight)
+            self._try_once(arrays)
+        term = Term(self._host, loss, values, y_true, y_pred, sample_weight, self._weight)
+        term.answer = self._answer
+        return self._note(term, result)
+
+    def _try_once(self, arrays):
+        """Find out whether a user's loss compares samples. `Term` knows it of Keras's own."""
+        if arrays and not (self._is_tried or is_of_keras(read_function(self._loss))):
+            self._is_tried = True
+            self._answer = try_loss(self._host, self._loss.call, arrays)
 
 
-def call_noting(loss, call, *arguments, **keywords):
-    """Call a loss, with `call` in place of its own. Return its result, and what `call` returned.
+def _call_noting(loss, *arguments):
+    """Call a loss. Return its result, and what its `call` got and returned, None if unknown.
 
     A copy is called: two models in two threads may share a loss.
     """
-    results = []
+    calls = []
 
-    def call_and_note(*arguments, **keywords):
-        results.append(call(*arguments, **keywords))
-        return results[-1]
+    def call_and_note(*arrays, **keywords):
+        calls.append((arrays, loss.call(*arrays, **keywords)))
+        return calls[-1][1]
 
     twin = object.__new__(type(loss))
     vars(twin).update(vars(loss), call=call_and_note)
-    result = twin(*arguments, **keywords)
-    return result, results[0] if len(results) == 1 else None
+    result = twin(*arguments)
+    return (result, *calls[0]) if len(calls) == 1 else (result, (), None)
 
 
 def find_own_losses(host, model):

@@ -33,6 +33,14 @@ class Divisor(enum.Enum):
     UNKNOWN = "can't be read"
 
 
+class Answer(enum.Enum):
+    """Whether samples have other values together than apart, by a trial."""
+
+    SAME = "a mean over samples"
+    DIFFER = "compares samples"
+    DIFFER_IF_MISSING = "compares samples if some targets are missing"
+
+
 def find_divisor(loss):
     """Return the Divisor of a loss that isn't called yet, as far as its config tells, or None."""
     if loss.reduction == "sum":
@@ -40,6 +48,11 @@ def find_divisor(loss):
     if loss.reduction == BY_SAMPLE_WEIGHT:
         return Divisor.SAMPLE_WEIGHTS
     return None if loss.get_config().get("ignore_class") is None else Divisor.UNMASKED
+
+
+def read_function(loss):
+    """Return the function of a loss, or else its class."""
+    return getattr(loss, "fn", type(loss))
 
 
 def find_reductions(losses):
@@ -60,10 +73,11 @@ class Term:
     targets: the first array of the loss's targets.
     masks: the masks on the output and on `values`; each may be None.
     is_in_loss: False if its weight in `compile(loss_weights=...)` is 0.
+    answer: the Answer of a trial on samples for a user's loss, None if unknown.
     counted: its divisor, None until somebody asks for it.
     """
 
-    counted = None
+    answer = counted = None
 
     def __init__(self, host, loss, values, y_true, y_pred, sample_weight, weight=None):
         self._host, self.loss, self.values = host, loss, values
@@ -90,7 +104,11 @@ class Term:
     @property
     def divisor(self):
         """The kind of number that Keras divides the loss by, a Divisor."""
-        function = getattr(self.loss, "fn", type(self.loss))
+        if self.answer is Answer.DIFFER:
+            return Divisor.COMPARES
+        if self.answer is Answer.DIFFER_IF_MISSING:
+            return Divisor.UNKNOWN
+        function = read_function(self.loss)
         rows = read_shape(self.targets)[:1]
         # A number that a graph doesn't know counts as that of the rows, but may be another.
         is_per_sample = bool(self.shape) and self.shape[0] in (None, *rows)
@@ -135,10 +153,12 @@ class Term:
 
     @property
     def leaves_out(self):
-        """True if Python sees several values, but not one or more for each sample.
+        """True if the loss may leave out some values, such as those of missing labels.
 
-        Then the loss may have left out some, such as those of missing labels.
+        A trial has shown it, or Python sees several values, but not one or more for each sample.
         """
+        if self.answer is Answer.DIFFER_IF_MISSING:
+            return True
         rows = read_shape(self.targets)[:1]
         return bool(self.shape) and self.shape[0] not in (None, 1, *rows)
 

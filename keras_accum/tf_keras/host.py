@@ -23,8 +23,15 @@ class _Host(Host):
     shape = "keras.backend.shape"
     least_weight = 0.0  # the mean of nothing is NaN here
     flatten, read = staticmethod(tf.nest.flatten), staticmethod(keras.backend.get_value)
-
     make_ratios = staticmethod(make_ratios)
+
+    def prepare(self, function):
+        def call_outside(structures):
+            with tf.init_scope():
+                tensors = tf.nest.map_structure(tf.convert_to_tensor, structures)
+                return tf.nest.map_structure(self.read, [function(each) for each in tensors])
+
+        return call_outside
 
     def get_mask(self, output):
         return getattr(output, "_keras_mask", None)  # not every output has a mask

@@ -32,6 +32,25 @@ def mean_square(y_true, y_pred):
     return programs.mean((y_true - y_pred) ** 2)
 
 
+def squares(y_true, y_pred):
+    return function("mean")((y_true - y_pred) ** 2, -1)
+
+
+def centered(y_true, y_pred):
+    """Compares samples, with a value for each."""
+    return squares(y_true, y_pred - function("mean")(y_pred, 0))
+
+
+def square_of_known(y_true, y_pred):
+    """A mean over what isn't missing."""
+    known = function("cast")(y_true != -1, y_true.dtype)
+    return function("sum")(known * (y_true - y_pred) ** 2) / function("sum")(known)
+
+
+def sum_square(y_true, y_pred):
+    return function("sum")((y_true - y_pred) ** 2)
+
+
 def sums(**more):
     return keras.losses.MeanSquaredError(reduction="sum", **more)
 
@@ -185,6 +204,7 @@ def adding(*are_means):
     return lambda: network(*map(Adds, are_means))
 
 
+VALUES = "is a mean over values, of which samples may have unequal numbers"
 COMPARES, SUM = "isn't a mean over samples", "the loss '.*' is a sum"
 ONE, ADDED = "returns one number, so its reduction='sum'", "Give `add_loss` their mean"
 INPUTS = "Layers add losses, such as activity penalties"
@@ -198,6 +218,10 @@ ROWS = {
         *("mse", INPUTS, False),
     ),
     "cosine": (network, pairs, keras.losses.CosineSimilarity(axis=0), COMPARES, False),
+    "a user's": (network, samples, squares, None, True),
+    "a user's that compares": (network, samples, centered, COMPARES, False),
+    "a user's without -1": (network, samples, square_of_known, VALUES, False),
+    "a user's sum": (network, samples, sum_square, COMPARES, False),
     "one number": (network, samples, OneNumber(reduction="sum"), ONE, True),
     "a task": (lambda: network(cls=OfTask), samples, None, SUM, False),
     "a list of losses": (lambda: network(cls=OfList), samples, None, SUM, False),

@@ -172,6 +172,12 @@ def noisy(y_true, y_pred):
     return ops.mean(ops.square(y_true - y_pred), axis=-1) + np.random.uniform()
 
 
+def of_known(y_true, y_pred):
+    """A mean over labels that aren't missing."""
+    known = ops.cast(y_true != -1, y_pred.dtype)
+    return ops.sum(known * ops.square(y_true - y_pred)) / ops.sum(known)
+
+
 class Dice(keras.metrics.Metric):
     """The average of each batch's coefficient, which is another number in slices."""
 
@@ -351,6 +357,7 @@ COUPLED = {
     "contrastive": (
         with_penalties, (X, Y), WEIGHTED, {"loss": contrastive, "metrics": ["mae", correlation]},
     ),
+    "missing labels": (sequential, (X, np.where(Y > 1.2, -1, Y)), {}, {"loss": of_known}),
     "circle": (sequential, (X, CLASSES), {}, lambda: {"loss": keras.losses.Circle(gamma=8.0)}),
     "nested losses": (nested, NESTED, {}, {"loss": {"one": contrastive, "two": correlation}}),
     "a short last batch": (sequential, SHORT, {}, {"loss": contrastive, **WITH_XLA}),
@@ -885,6 +892,17 @@ def scaled():
     return keras.Model(inputs, outputs)
 
 
+@keras.saving.register_keras_serializable("tests")
+class AddsValues(layers.Layer):
+    def call(self, x):
+        self.add_loss(ops.sum(ops.square(x), axis=-1))
+        return x
+
+
+def adding():
+    return sequential(AddsValues())
+
+
 # Arguments of the callback, a case, and the optimizer.
 OF_BATCH = {"loss": "batch"}
 OF_CLASSES = X, CLASSES[:, np.newaxis]
@@ -892,19 +910,21 @@ REFUSED = {
     "the stateful layer state": ({}, (stateful, (X, Y), {}, {})),
     "its own `train_step`": ({}, (lambda: of_class(OwnStep), (X, Y), {}, {})),
     "its own `compute_loss`": ({}, (lambda: of_class(OwnLoss), (X, Y), {}, {})),
-    "the loss 'scalar' has values of": ({}, (sequential, (X, Y), {}, {"loss": scalar})),
+    "what the loss 'scalar' is divided by": ({}, (sequential, (X, Y), {}, {"loss": scalar})),
     "the metric 'scalar' has values of": ({}, (sequential, (X, Y), {}, {"metrics": [scalar]})),
     "what the loss 'mean_squared_error' is divided by": (
         {}, (sequential, (X, Y), {}, lambda: {"loss": mse("none")}),
     ),
-    "the loss 'circle' compares": ({}, COUPLED["circle"]),
-    "the loss 'contrastive' compares": ({}, COUPLED["contrastive"]),
-    "the loss 'ranking' compares": ({}, (sequential, OF_CLASSES, {}, {"loss": ranking})),
+    "the loss 'circle' isn't a mean.* compares": ({}, COUPLED["circle"]),
+    "the loss 'contrastive' isn't a mean.* compares": ({}, COUPLED["contrastive"]),
+    "the loss 'ranking' isn't a mean": ({}, (sequential, OF_CLASSES, {}, {"loss": ranking})),
     "the metric 'contrastive' compares": ({}, (sequential, (X, Y), {}, {"metrics": [contrastive]})),
     "the metric 'dice' has another": ({}, (sequential, (X, Y), {}, lambda: {"metrics": [Dice()]})),
     "batch normalization that trains.*'norm'": (OF_BATCH, (normalized, (X, Y), {}, {})),
     "that calls the model": (OF_BATCH, (lambda: of_class(CallsModel), (X, Y), {}, {})),
     "is compiled with a loss": (OF_BATCH, (with_penalties, (X, Y), {}, {"loss": None})),
+    "several values given to `add_loss`": ({}, (adding, (X, Y), {}, {})),
+    "of several values given to `add_loss`": (OF_BATCH, (adding, (X, Y), {}, {})),
     "an output of shape": (OF_BATCH, (scaled, (X, {"out": Y}), {}, {"loss": {"out": "mse"}})),
     '"auto" and steps_per_execution=2': ({"size": "auto"}, CASES.get("two steps in one call")),
 }  # fmt: skip
@@ -951,14 +971,17 @@ def test_trying_a_loss_leaves_variables_as_they_are():
 @thorough
 @once_by_torch
 @each_of(DIVIDED)
-def test_a_divisor_of_the_whole_batch_is_refused(name):
-    """By the loss's name, with the remedy that the rows above have, before anything changes."""
+def test_what_one_pass_refuses(name):
+    """By name, with the remedy that the rows above have, before anything changes."""
+    if name in IN_ONE_PASS:
+        assert_same(DIVIDED[name], sgd, loss="sample")
+        return
     build, (x, y), in_fit, _ = DIVIDED[name]
     model, _ = train(DIVIDED[name], epochs=1)
-    model.trainable = True  # batch normalization, too
     model.compile(stock_adam(), model.loss, **WITHOUT_XLA)
     before = model.get_weights()
-    with pytest.raises(ValueError, match=r"the loss '\w+' is divided.* Leave `loss` out"):
+    says = "the loss 'correlation' isn't|not all terms of the loss are divided by the same"
+    with pytest.raises(ValueError, match=rf"({says}).* Leave `loss` out"):
         callbacks = [MicroBatches(SIZE, loss="sample")]
         model.fit(x, y, BATCH, verbose=0, callbacks=callbacks, **in_fit)
     assert_equal(*[dict(enumerate(w)) for w in (model.get_weights(), before)], rtol=0, atol=0)

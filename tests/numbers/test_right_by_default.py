@@ -32,8 +32,9 @@ from cases import once_by_torch, quick_first, skip_file_on_keras2, third_by_torc
 from hosts import keras
 from training import assert_equal
 
-from keras_accum.terms.tap import call_noting
-from keras_accum.terms.term import Divisor, Term
+from keras_accum.terms.separability import try_loss
+from keras_accum.terms.tap import TappedLoss
+from keras_accum.terms.term import Answer, Divisor
 
 skip_file_on_keras2("reduction='auto'")
 
@@ -272,9 +273,9 @@ def call(name, arguments, reduction, case):
     if is_masked:
         host.set_mask(y_pred, tensor(random.uniform(size=arrays[1].shape[:-1]) < 0.6))
     loss = getattr(keras.losses, name)(**arguments, reduction=reduction)
-    inputs = y_true, y_pred, tensor(weights)
-    result, values = call_noting(loss, loss.call, *inputs)
-    return hosts.array(result), Term(host, loss, values, *inputs)
+    terms = []
+    tapped = TappedLoss(host, loss, None, lambda term, result: (terms.append(term), result)[1])
+    return hosts.array(tapped(y_true, y_pred, tensor(weights))), terms[0]
 
 
 @once_by_torch  # elsewhere on Keras 3, it is the same code
@@ -297,6 +298,18 @@ def test_the_divisor_times_the_loss_is_the_sum(name, arguments):
         np.testing.assert_allclose(divisor * result, expected, rtol=1e-5, err_msg=err_msg)
         seen += 1
     assert seen > 10 or name in ("Circle", "Dice", "Tversky")
+
+
+@once_by_torch
+@pytest.mark.parametrize("name, arguments", list_losses().values(), ids=list_losses())
+def test_a_loss_of_keras_that_compares_samples_is_known(name, arguments):
+    """It isn't tried in `fit`, so a trial finds no other."""
+    host, arrays = hosts.accum.ApplyPartialWindow.host, map(tensor, make_call(name, False))
+    found = try_loss(host, getattr(keras.losses, name)(**arguments).call, list(arrays))
+    _, term = call(name, arguments, REDUCTIONS[0], (False, None, False))
+    expected = Answer.DIFFER if term.divisor is Divisor.COMPARES else Answer.SAME
+    assert found in (None, expected)
+    assert found is not None or name in ("CTC",)
 
 
 # -- windows, states and what is said of them ------------------------------------------------------

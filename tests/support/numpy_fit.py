@@ -244,6 +244,9 @@ class NumPyHost(Host):
     def read(self, variable):
         return np.array(getattr(variable, "array", variable))
 
+    def prepare(self, function):
+        return lambda structures: list(map(function, structures))
+
     def find_losses(self, model):
         def replace(loss, function):
             return function(loss)

@@ -49,9 +49,8 @@ class MicroBatches(InTrainFunction):
     as tried on a few made-up samples, for several losses with different masks, a loss that returns
     a scalar, or your model's own `compute_loss`. If two passes can't be used, as with batch
     normalization, slices count by their samples, and `fit` warns. Made-up samples can't show all: a
-    loss that divides by the number of labels that aren't missing passes. Check yours with
-    `compare_with_big_batch`. `loss="sample"` raises a ValueError in place of a second pass, and
-    where a loss isn't a mean over samples.
+    loss that divides by the number of labels other than -2 passes. Check yours with
+    `compare_with_big_batch`. `loss="sample"` raises a ValueError in place of a second pass.
 
     With `loss="batch"`, known as GradCache, the model first runs on all slices without gradients.
     The loss on the joined outputs, kept in memory, gives their gradient. Then the model runs on

@@ -1,25 +1,31 @@
 """Two ways to a batch's gradients in slices: in one pass, or by the loss of the whole batch."""
 
+import contextlib
+
 import keras
 import numpy as np
 from keras import ops
 from keras.utils import unpack_x_y_sample_weight
 
 from keras_accum.engine.pending import OF_SUM
+from keras_accum.fit.weighed_logs import WeighedLogs
 from keras_accum.host import find_own_methods
 from keras_accum.host.layers import trains_normalization
 from keras_accum.host.scopes import attribute
-from keras_accum.keras3.micro_batches.losses import (
+from keras_accum.keras3.micro_batches.metrics import (
     NotInSlices,
     copy_logs,
-    is_weighted,
     log_as_one_batch,
-    scaling_losses,
     watching_layers,
+    watching_metrics,
 )
 from keras_accum.keras3.micro_batches.outputs import Outputs
 from keras_accum.terms.table import Way
+from keras_accum.terms.tap import Tap
+from keras_accum.terms.term import Divisor, read_shape
 
+_OF_LOSS = "the loss {!r} {}"
+_UNKNOWN_DIVISOR = "nothing tells what the loss {!r} is divided by"
 _OTHERS = "not all terms of the loss are divided by the same number"
 _OF_PROCESSES = "each process divides its loss by another number"
 _OWN_LOSS = "the model has its own `compute_loss`"
@@ -27,6 +33,10 @@ DRAWS = (
     "MicroBatches(loss='batch') runs your model twice on each slice, and {} in the second run. If "
     "a layer draws random numbers, keep `self.seeds = keras.random.SeedGenerator()` in it, and "
     "draw as in `keras.random.uniform(shape, seed=self.seeds)`."
+)
+_ADDED_SUM = (
+    "MicroBatches can't be used with a loss of several values given to `add_loss`, of which Keras "
+    "takes the sum: give `add_loss` their mean."
 )
 _NO_LOSS = (
     "MicroBatches(loss='batch') needs a model that is compiled with a loss, or that has its own "
@@ -53,16 +63,20 @@ class OnePass:
     """Adds up the gradients of slices, each weighed by what its loss is divided by.
 
     step: the StepInSlices.
-    terms: the Terms of the loss in the last slice.
-    decision: what to do with them, for optimizers that accumulate and for masks.
+    terms: the Terms of the loss in a slice.
+    count, share: a slice's number of samples, and its share in those of the batch.
+    decision: what a window does with the batch's loss, for optimizers that accumulate.
     is_weighted: True if samples don't say what a slice's loss is divided by.
     counts_samples: True to let each slice count by its samples, whatever its loss is divided by.
     """
 
-    terms, decision, is_weighted, counts_samples = (), None, False, False
+    terms, count, share = (), None, 1.0
+    decision, is_weighted, counts_samples = None, False, False
 
     def __init__(self, step):
         self.step = step
+        self._tap = Tap(step.host, step.model, change=self._divide_sum)
+        self._logs = WeighedLogs(step.host, step.model, self._find_weight_of_logs)
 
     def add_up(self, data, rows):
         """Return the sums for `finish`, or raise NotInSlices."""
@@ -77,8 +91,14 @@ class OnePass:
 
     def add(self, carry, data, count, rows):
         """Add a slice's share in the gradients of a batch."""
-        with scaling_losses(self, count, rows):
-            gradients, totals = self.differentiate(data, count, rows)
+        with contextlib.ExitStack() as scope:
+            terms = scope.enter_context(self._tap.scope())
+            facts = {"terms": terms, "count": count, "share": count / rows}
+            for name, value in facts.items():  # not kept: they may be of a trace
+                scope.enter_context(attribute(self, name, value))
+            self._logs.install(scope)
+            scope.enter_context(watching_metrics(self.step, count))
+            gradients, totals = self.differentiate(data, count)
         return self.step.add(carry, gradients, totals)
 
     def finish(self, sums, totals, logs, rows):
@@ -93,8 +113,8 @@ class OnePass:
             step.weighing.give(self._find_divisor(totals, rows))
         return sums
 
-    def differentiate(self, data, count, rows=None):
-        """Return a slice's share of the gradients of `rows` samples; update the metrics.
+    def differentiate(self, data, count):
+        """Return the gradients of a slice times its share, or of a batch; update the metrics.
 
         Also return the totals to add up, if any: the slice's share, the loss times it, and the
         divisor.
@@ -104,8 +124,10 @@ class OnePass:
 
         def objective(_):
             y_pred = step.call(x)
-            loss = step.model._compute_loss(x, y, y_pred, sample_weight, training=True)
-            share, divisor = self._find_share(count, count if rows is None else rows)
+            # A copy, because Keras on PyTorch multiplies it by a mask in place.
+            weights = keras.tree.map_structure(_copy, sample_weight)
+            loss = step.model._compute_loss(x, y, y_pred, weights, training=True)
+            share, divisor = self._find_share()
             # Scale the loss, not the gradient, so that XLA adds sparse rows in place.
             scaled = ops.convert_to_tensor(share, loss.dtype) * loss
             return step.optimizer.scale_loss(scaled), (loss, y_pred, share, divisor)
@@ -119,29 +141,47 @@ class OnePass:
         share, loss, divisor = (ops.cast(v, step.totals_dtype) for v in (share, loss, divisor))
         return gradients, ops.stack([share, share * loss, divisor])
 
-    def _find_share(self, count, rows):
+    def _divide_sum(self, term, result):
+        """Return a loss on a slice. Its mean over slices, by their samples, is the batch's loss."""
+        return result / ops.cast(self.share, result.dtype) if _is_sum(term) else result
+
+    def _find_weight_of_logs(self, is_whole):
+        """Return what a slice counts in the log of an output's loss, whose call was the last."""
+        if is_whole:
+            return None  # `track_loss` gives it
+        term = self.terms[-1]
+        by_divisor = term.is_mean and not self.counts_samples
+        return self.step.reader.read_divisor(term) if by_divisor else self.count
+
+    def _find_share(self):
         """Return a slice's share in the batch's loss, and its divisor if that is needed."""
-        step, share = self.step, count / rows
-        self.is_weighted = any(is_weighted(term) for term in self.terms if term.is_in_loss)
-        self.decision = None
-        if not self.terms or not (self.is_weighted or step.weighing is not None):
+        step, reader, share = self.step, self.step.reader, self.share
+        self.decision, self.is_weighted = None, False
+        if self.count is None:  # a whole batch
             return share, None
-        described = step.reader.describe(self.terms)
-        self.decision = described.decide()
-        is_divided = self.decision.way is Way.BY_DIVISOR
+        loss = reader.describe(self.terms)
+        if loss.adds_sums:
+            raise ValueError(_ADDED_SUM)
+        if self.counts_samples or not loss.terms:
+            return share, None
+        others = [term for term in loss.terms if not _is_sum(term)]
+        if others and loss._replace(terms=others).decide().way is not Way.BY_DIVISOR:
+            raise _explain(others)
+        self.is_weighted = any(term.depends_on_data for term in others)
+        if self.is_weighted and len(others) < len(loss.terms):
+            raise NotInSlices(_OTHERS)
         # A wrapper for several processes reduces sums in the last slice.
         if self.is_weighted and step.called() is not step.model:
             raise NotInSlices(_OF_PROCESSES)
-        if self.is_weighted and not is_divided:
-            raise NotInSlices(_OTHERS)
-        dtype, reader = step.totals_dtype, step.reader
-        term = described.terms[0] if described.terms else None
-        if is_divided:
-            divisor = ops.cast(reader.read_divisor(term), dtype)
+        if not self.is_weighted and step.weighing is None:
+            return share, None
+        self.decision, dtype = loss.decide(), step.totals_dtype
+        if self.decision.way is Way.BY_DIVISOR:
+            divisor = ops.cast(reader.read_divisor(others[0]), dtype)
         else:
-            divisor = reader.not_zero(ops.cast(count, dtype))
+            divisor = reader.not_zero(ops.cast(self.count, dtype))
         if self.is_weighted:  # not the divisor itself: half precision would overflow sooner
-            share = ops.cast(share, dtype) * divisor / ops.cast(ops.size(term.values), dtype)
+            share = ops.cast(share, dtype) * divisor / ops.cast(ops.size(others[0].values), dtype)
         return share, ops.stop_gradient(divisor)
 
     def _find_divisor(self, totals, rows):
@@ -150,6 +190,25 @@ class OnePass:
             return rows
         self.step.weighing.note_problems(self.decision)
         return OF_SUM if self.decision.way is Way.AS_SUM else totals[2]
+
+
+def _copy(array):
+    return None if array is None else ops.copy(array)
+
+
+def _is_sum(term):
+    # Without a reduction, it has several values, of which not every backend takes the gradient.
+    return term.divisor is Divisor.NOTHING and term.loss.reduction == "sum"
+
+
+def _explain(terms):
+    """Return a NotInSlices with the first term for which slices can't be weighed."""
+    for term in terms:
+        if term.divisor is Divisor.COMPARES:
+            return NotInSlices(_OF_LOSS.format(term.name, term.divisor.value), is_mean=False)
+        if not term.is_mean:
+            return NotInSlices(_UNKNOWN_DIVISOR.format(term.name))
+    return NotInSlices(_OTHERS)
 
 
 class NotTwice(ValueError):
@@ -198,6 +257,8 @@ class TwoPasses:
         """Return a slice's outputs, masks and penalties."""
         with watching_layers(self.step, count):
             y_pred = self.step.call(unpack_x_y_sample_weight(data)[0])
+        if any(map(read_shape, self.step.host.list_added_losses(self.step.model))):
+            raise ValueError(_ADDED_SUM)
         return (), self.outputs.flatten(y_pred, self._list_penalties(count / rows), count)
 
     def add(self, carry, data, by_penalties, count, rows):

@@ -11,7 +11,7 @@ from keras_accum.fit.weighing import Weighing
 from keras_accum.host import warn_once
 from keras_accum.keras3.generators import make_generator
 from keras_accum.keras3.micro_batches.halving import Halving
-from keras_accum.keras3.micro_batches.losses import find_reason
+from keras_accum.keras3.micro_batches.metrics import find_reason
 from keras_accum.keras3.micro_batches.passes import NotTwice, OnePass, TwoPasses
 from keras_accum.terms.reader import LossReader
 
@@ -34,13 +34,12 @@ class StepInSlices(Halving):
     """A train step in slices.
 
     Backends define `compute_gradients(objective, arrays)`, with gradients by weights, gradients by
-    arrays and the auxiliary result of `objective`, and `outside`, a scope outside the trace and
-    gradients.
+    arrays and the auxiliary result of `objective`.
     compiles_itself: True if the step is called from Python, with its phases compiled.
     is_first: True until a training's first batch.
     in_slices: True if any step has used slices.
     runs_eagerly: returns True if Python sees the values in a step.
-    tried: losses and metrics already tried on samples in this training.
+    tried: metrics already tried on samples in this training.
     of_slices: names of metrics that layers update with values of a slice, such as its mean.
     is_settled: True once one pass was enough for a batch in this training.
     """
@@ -57,8 +56,8 @@ class StepInSlices(Halving):
         return False
 
     def __init__(self, model, size, loss, host):
-        self.model, self.loss, self.own = model, loss, model.train_step
-        self.host, self.one_pass, self.two_passes = host, OnePass(self), TwoPasses(self)
+        self.host, self.model, self.loss, self.own = host, model, loss, model.train_step
+        self.one_pass, self.two_passes = OnePass(self), TwoPasses(self)
         self.searches, self.in_slices = size == "auto", False
         self.size = None if self.searches else size
         self._compiled = model._loss_tracker  # a new one for each `compile`
