@@ -75,7 +75,6 @@ def row(block, updates, position, only_on=True):
     "block, updates, position",
     [
         row("Keras 3, any optimizer", 2, None, hosts.IS_KERAS3),
-        row("a size that fits", 2, None, hosts.IS_KERAS3),
         row("tf_keras", 2, 0, hosts.IS_TF_KERAS and not PLAIN_TF),
         row("TensorFlow up to 2.15", 2, 0, PLAIN_TF),
         row("Keras 2.2 and 2.3", 2, 0, hosts.IS_KERAS2),
@@ -85,7 +84,6 @@ def row(block, updates, position, only_on=True):
         row("mixed precision", 2, 0, hosts.IS_KERAS3),
         row("resume", 8, 0, hosts.IS_KERAS3),
         row("a contrastive loss", 2, None, hosts.IS_KERAS3),
-        row("by itself", 2, 0, not hosts.IS_KERAS2),
         row("a weight of your own", 2, 0, hosts.IS_KERAS3),
         row("moving averages", 2, 0, hosts.IS_KERAS3),
         row("validation with the big batch", 2, 0, hosts.IS_KERAS3),

@@ -73,6 +73,7 @@ CHANGES = {
     "loop_jax": (9, {"len(x), 10)": "len(x), 50)", "i + 10": "i + 50"}),
     "loop_torch": (9, {"batch_size=10": "batch_size=50"}),
     "gan": (9, {".batch(10": ".batch(50"}),
+    "gan_jax": (9, {"len(noise), 10)": "len(noise), 50)", "i + 10": "i + 50"}),
     "gan_in_fit": (9, {"batch_size=10": "batch_size=50"}),
 }
 
