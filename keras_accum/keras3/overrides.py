@@ -104,12 +104,6 @@ class Overrides(Convertible):
     def decay(self, decay):
         raise unchangeable(self, "decay", decay, "after construction")
 
-    def _get_current_learning_rate(self):
-        # Not the property: weight decay on PyTorch calls this method.
-        rate, accumulation = super()._get_current_learning_rate(), self._accumulation
-        is_updating = accumulation.update.is_updating
-        return accumulation.store.apply_decay(rate) if is_updating else rate
-
     # -- variables ---------------------------------------------------------------------------------
 
     def build(self, variables):
@@ -193,15 +187,6 @@ class Overrides(Convertible):
             accumulation.micro_batch(grads, variables)
         return None
 
-    @property
-    def loss_scale_factor(self):
-        # None in an update, so Keras doesn't unscale again.
-        return None if self._accumulation.update.is_updating else self._loss_scale_factor
-
-    @loss_scale_factor.setter
-    def loss_scale_factor(self, factor):
-        self._loss_scale_factor = factor
-
     def stateless_apply(self, optimizer_variables, grads, trainable_variables):
         store, update = self._accumulation.store, self._accumulation.update
         # In a LossScaleOptimizer, Keras doesn't track Nadam's product: stock Nadam loses it.
@@ -216,18 +201,27 @@ class Overrides(Convertible):
     def _is_stock(self):
         return self._accumulation.options.is_stock and not self.decay
 
-    def update_step(self, gradient, variable, learning_rate):
-        if not self._is_stock:
-            self._accumulation.update.check_is_update("update_step")
-        super().update_step(gradient, variable, learning_rate)
+    # -- the stock `apply` comes back here ---------------------------------------------------------
 
-    # -- moving averages of the weights, `use_ema` -------------------------------------------------
+    # `Keras3Update.run` calls the stock class's own `apply`. It reads the rate, unscales gradients
+    # and moves averages by these members, which then leave out what is done already, or do it
+    # behind the switch. They ask `is_updating`: TensorFlow's replicas are inside of `apply` in
+    # turns, so one of them can't set an attribute and put it back.
 
-    def _pair_averages(self):
-        """Return weights with their moving averages, in pairs."""
-        averages = self._model_variables_moving_average if self.use_ema and self.built else []
-        pairs = zip(self._accumulation.store.variables, averages)
-        return [(weight, average) for weight, average in pairs if average is not None]
+    def _get_current_learning_rate(self):
+        # Not the property: weight decay on PyTorch calls this method.
+        rate, accumulation = super()._get_current_learning_rate(), self._accumulation
+        is_updating = accumulation.update.is_updating
+        return accumulation.store.apply_decay(rate) if is_updating else rate
+
+    @property
+    def loss_scale_factor(self):
+        # None in an update, so Keras doesn't unscale again.
+        return None if self._accumulation.update.is_updating else self._loss_scale_factor
+
+    @loss_scale_factor.setter
+    def loss_scale_factor(self, factor):
+        self._loss_scale_factor = factor
 
     @property
     def ema_overwrite_frequency(self):
@@ -248,6 +242,19 @@ class Overrides(Convertible):
                 for weight, average in self._pair_averages():
                     new = ops.where(is_due, values.value(average), values.value(weight))
                     self.assign(weight, new)
+
+    def update_step(self, gradient, variable, learning_rate):
+        if not self._is_stock:
+            self._accumulation.update.check_is_update("update_step")
+        super().update_step(gradient, variable, learning_rate)
+
+    # -- moving averages of the weights, `use_ema` -------------------------------------------------
+
+    def _pair_averages(self):
+        """Return weights with their moving averages, in pairs."""
+        averages = self._model_variables_moving_average if self.use_ema and self.built else []
+        pairs = zip(self._accumulation.store.variables, averages)
+        return [(weight, average) for weight, average in pairs if average is not None]
 
     def finalize_variable_values(self, var_list):
         # On JAX, an error in a train step leaves variables without values. Before the first update
