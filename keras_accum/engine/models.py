@@ -21,7 +21,7 @@ def list_models(optimizer):
 class Weights(NamedTuple):
     """The names of an optimizer's weights, and of all others in its models."""
 
-    own: List[str]
+    trained: List[str]
     others: List[str]
 
 

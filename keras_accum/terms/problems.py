@@ -49,13 +49,13 @@ class Problems:
 
     def count(self, decision):
         """Let a graph compare the numbers that Python doesn't know."""
-        count = len(decision.counted)
+        count = len(decision.to_count)
         if count and self._blank and count not in self._in_graphs:
-            kept = decision._replace(counted=())  # which has the tensors of a trace
+            kept = decision._replace(to_count=())  # which has the tensors of a trace
             self._in_graphs[count] = self._blank.pop(), kept
         if count in self._in_graphs:
             ratios, _ = self._in_graphs[count]
-            ratios.note(decision.counted)
+            ratios.note(decision.to_count)
 
     def check_graphs(self):
         """Warn of what graphs have found, or raise it as a ValueError, after an epoch."""

@@ -87,9 +87,9 @@ class LossReader:
 
     def read_divisor(self, term):
         """Return what a term is divided by, computed once."""
-        if term.counted is None:
-            term.counted = self.not_zero(term.count(self._dtype))
-        return term.counted
+        if term.number is None:
+            term.number = self.not_zero(term.count(self._dtype))
+        return term.number
 
     def not_zero(self, divisor):
         """Return a divisor, the least weight in place of 0."""

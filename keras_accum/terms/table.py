@@ -57,7 +57,7 @@ class Decision(NamedTuple):
     strict_problem: the same for `reduction="weighted"`.
     sizes: numbers whose ratios must be the same in all micro-batches; empty if nothing must.
     if_unequal: the problem if they aren't.
-    counted: what these numbers count, if a graph must count it: a Term or Rows for each.
+    to_count: what these numbers count, if a graph must count it: a Term or Rows for each.
     """
 
     way: Way
@@ -65,7 +65,7 @@ class Decision(NamedTuple):
     strict_problem: Any = None
     sizes: Sequence = ()
     if_unequal: Any = None
-    counted: Sequence = ()
+    to_count: Sequence = ()
 
 
 class Loss(NamedTuple):
@@ -115,8 +115,8 @@ class Loss(NamedTuple):
             return Decision(Way.BY_DIVISOR)
         keys, problem = [term.key for term in self.terms], self._explain_several(divisors)
         if all(isinstance(key, int) for key in keys):
-            sizes, counted = self._list_sizes(keys, self.terms, [self.inputs] * self.adds)
-            return Decision(Way.BY_DIVISOR, None, None, sizes, problem, counted)
+            sizes, to_count = self._list_sizes(keys, self.terms, [self.inputs] * self.adds)
+            return Decision(Way.BY_DIVISOR, None, None, sizes, problem, to_count)
         if len({*keys}) == 1 and not self.adds:
             return Decision(Way.BY_DIVISOR)
         return _by_samples(problem)
@@ -149,8 +149,8 @@ class Loss(NamedTuple):
         unequal = self._explain_unreadable(what, means[0].name, Divisor.VALUES)
         if not all(isinstance(key, int) for key in keys):  # a graph that doesn't know the lengths
             return _by_samples(unequal)
-        sizes, counted = self._list_sizes(keys, means, [self.rows])
-        return Decision(Way.BY_SAMPLES, None, strict, sizes, unequal, counted)
+        sizes, to_count = self._list_sizes(keys, means, [self.rows])
+        return Decision(Way.BY_SAMPLES, None, strict, sizes, unequal, to_count)
 
     def _explain_unreadable(self, what, name, divisor):
         remedy = BY_CALL if self.own == OWN_STEP else BY_FUNCTION
@@ -165,9 +165,9 @@ class Loss(NamedTuple):
 
         If a graph doesn't know one of them, the numbers are those per sample.
         """
-        counted = [*terms, *rows]
-        sizes = [each.size for each in counted]
-        return ([*keys, *[1] * len(rows)], counted) if None in sizes else (sizes, ())
+        to_count = [*terms, *rows]
+        sizes = [each.size for each in to_count]
+        return ([*keys, *[1] * len(rows)], to_count) if None in sizes else (sizes, ())
 
     def _explain_several(self, divisors):
         """Return the problem with several divisors."""

@@ -74,10 +74,10 @@ class Term:
     masks: the masks on the output and on `values`; each may be None.
     is_in_loss: False if its weight in `compile(loss_weights=...)` is 0.
     answer: the Answer of a trial on samples for a user's loss, None if unknown.
-    counted: its divisor, None until somebody asks for it.
+    number: its divisor, None until somebody asks for it.
     """
 
-    answer = counted = None
+    answer = number = None
 
     def __init__(self, host, loss, values, y_true, y_pred, sample_weight, weight=None):
         self._host, self.loss, self.values = host, loss, values

@@ -358,7 +358,7 @@ def test_a_divisor_is_not_zero():
     read = reader(compiled(ours()))
     for number in (4, np.float64(4), 0, np.float64(0), -2):
         counts = [number]
-        term = SimpleNamespace(counted=None, count=lambda dtype, counts=counts: counts.pop())
+        term = SimpleNamespace(number=None, count=lambda dtype, counts=counts: counts.pop())
         for _ in range(2):  # computed once
             assert read.read_divisor(term) == (number or HOST.least_weight)
 

@@ -99,7 +99,7 @@ def test_what_a_window_does_with_a_loss(row):
     found = Loss(terms, **more).decide()
     assert (found.way, list(found.sizes)) == (way, sizes)
     is_counted = more.get("inputs") is UNKNOWN or any(each.size is None for each in terms)
-    assert len(found.counted) == len(sizes) * is_counted
+    assert len(found.to_count) == len(sizes) * is_counted
     assert_says(found.problem, problem)
     assert_says(found.strict_problem, problem if strict is BOTH else strict)
     assert_says(found.if_unequal, if_unequal)

@@ -48,19 +48,19 @@ def pair(names, here, by_order=False):
     here: a `models.Weights`.
     by_order: True if the weights' values are loaded by order, so that a number tells nothing.
     """
-    number, candidates = len(here.own), _find(names, here)
+    number, candidates = len(here.trained), _find(names, here)
     if not by_order and sorted(candidates) == [[place] for place in range(number)]:
         return [candidates.index([place]) for place in range(number)], []
     some_are_here = any(candidates)
 
     def is_other(place):
-        name, own, places = names[place], here.own[place], candidates[place]
+        name, mine, places = names[place], here.trained[place], candidates[place]
         is_frozen = any(candidate >= number for candidate in places)
-        if name == own or place in places and not is_frozen:
+        if name == mine or place in places and not is_frozen:
             return False
         if is_frozen or places and not by_order:
             return True
-        if _are_similar(name, own):
+        if _are_similar(name, mine):
             return False
         return some_are_here or any(_are_similar(name, other) for other in here.others)
 
@@ -79,11 +79,12 @@ def pair_by_name(names, here):
             text = f"several weights are called {name}"
     if names is None:
         text = "this state has no names: from version 1.2 on, `get_state` returns them"
-    elif not text and not any(min(places) < len(here.own) for places in known):
-        text = f"no weight is in both. The state has {shorten(names)}; here are {shorten(here.own)}"
+    elif not text and not any(min(places) < len(here.trained) for places in known):
+        both = f"The state has {shorten(names)}; here are {shorten(here.trained)}"
+        text = f"no weight is in both. {both}"
     if text:
         raise StateError(f"`by_name=True`, but {text}. Nothing was changed.")
-    return [candidates.index([p]) if [p] in candidates else None for p in range(len(here.own))]
+    return [candidates.index([p]) if [p] in candidates else None for p in range(len(here.trained))]
 
 
 def _find(names, here):
@@ -92,7 +93,7 @@ def _find(names, here):
     If there are none, return the places with a name that differs only by outer layers.
     """
     whole, ends = collections.defaultdict(list), collections.defaultdict(list)
-    for place, name in enumerate([*here.own, *here.others]):
+    for place, name in enumerate([*here.trained, *here.others]):
         whole[name].append(place)
         for end in _list_ends(name):
             ends[end].append(place)

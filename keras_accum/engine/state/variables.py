@@ -64,7 +64,7 @@ class NamedVariables:
         if MISSING in state and not state[MISSING].any():
             del state[MISSING]
         if self.is_built:
-            state[NAMES] = names.encode(name_weights(self.store).own)
+            state[NAMES] = names.encode(name_weights(self.store).trained)
         return state
 
     def write(self, state, with_rate=True):

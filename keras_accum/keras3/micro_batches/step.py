@@ -56,7 +56,7 @@ class StepInSlices(Halving):
         return False
 
     def __init__(self, model, size, loss, host):
-        self.host, self.model, self.loss, self.own = host, model, loss, model.train_step
+        self.host, self.model, self.loss, self.train_whole = host, model, loss, model.train_step
         self.one_pass, self.two_passes = OnePass(self), TwoPasses(self)
         self.searches, self.in_slices = size == "auto", False
         self.size = None if self.searches else size
@@ -99,7 +99,7 @@ class StepInSlices(Halving):
     def run_whole(self, *arguments):
         """Run the model's own train step on a batch that is one slice."""
         with self.weighed():
-            return self.own(*arguments)
+            return self.train_whole(*arguments)
 
     def _differentiate_whole(self, data, count):
         with self.weighed():
