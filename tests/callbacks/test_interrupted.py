@@ -19,7 +19,8 @@ ARRAYS = [array[: 2 * MICRO] for array in data()]
 # The files with scopes. On TensorFlow, a traced step runs no others.
 FILES = {"train_function.py", "scopes.py"}
 if not hosts.IS_TENSORFLOW:
-    FILES |= {"training.py", "hooks.py", "overrides.py", "tap.py", "weighing.py", "losses.py"}
+    FILES |= {"training.py", "hooks.py", "overrides.py", "tap.py", "weighing.py"}
+    FILES |= {"passes.py", "metrics.py"}
 
 # A callback, and the optimizer.
 TRAININGS = {

@@ -8,24 +8,10 @@ import hosts
 import pytest
 
 import keras_accum
-from keras_accum.engine.parts import Replicas, Store, Update, Values
+from keras_accum.engine.parts import Store, Values
 from keras_accum.engine.stock import Stock
 
 PACKAGE = Path(keras_accum.__file__).resolve().parent
-
-
-PARTS = {"values": Values, "replicas": Replicas, "store": Store, "update": Update}
-
-
-def test_the_parts_of_an_engine():
-    """Python itself refuses to create a part without a member that its interface asks for."""
-    accumulation = hosts.ours("Adam", accum_iters=2)._accumulation
-    for name, interface in PARTS.items():
-        part = getattr(accumulation, name)
-        assert isinstance(part, interface)
-        ours = [cls for cls in type(part).__mro__ if cls.__module__.startswith("keras_accum.")]
-        assert ours == [*ours[: ours.index(interface)], interface] and len(ours) <= 3
-        assert all(len(cls.__bases__) == 1 for cls in ours)  # composed, not mixed
 
 
 @pytest.mark.once
@@ -41,10 +27,10 @@ def test_a_part_that_lacks_a_member(interface, member):
 
 
 def test_the_classes_before_the_stock_one():
-    """A reader of an optimizer meets few classes of ours: those of the page, on each Keras."""
+    """A reader of an optimizer meets the classes of the page, on each Keras."""
     bases = type(hosts.ours("Adam")).__mro__[1:]
     ours = [cls for cls in bases if cls.__module__.startswith("keras_accum.")]
-    assert list(bases[: len(ours)]) == ours and len(ours) <= 5
+    assert list(bases[: len(ours)]) == ours
     page = (hosts.PROJECT / "keras_accum" / "README.md").read_text("utf-8")
     (of_jax, *others) = re.findall(r"^\| `(\w+)` \|", page.split("Each file imports")[0], re.M)
     assert [cls.__name__ for cls in ours][-len(others) :] == others == [*dict.fromkeys(others)]

@@ -91,6 +91,7 @@ class OnePass:
 
     def add(self, carry, data, count, rows):
         """Add a slice's share in the gradients of a batch."""
+        self._tap.reset()  # Ctrl-C may have ended an earlier slice
         with contextlib.ExitStack() as scope:
             terms = scope.enter_context(self._tap.scope())
             facts = {"terms": terms, "count": count, "share": count / rows}
