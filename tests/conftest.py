@@ -54,10 +54,10 @@ def pytest_collection_modifyitems(config, items):
     config.hook.pytest_deselected(items=dropped)
 
 
-# The host for tests marked `once`, and the hosts where tests marked `quick_once` are quick. On the
-# newer style of tf_keras, only the second tier runs.
+# The host for tests marked `once`, and the hosts where tests marked `quick_once` are quick: on
+# Keras 3 where nothing is compiled.
 ONCE = (HOST, BACKEND) == ("keras3", "jax")
-QUICK_ONCE = ONCE or HOST == "tf_keras_new"
+QUICK_ONCE = (HOST, BACKEND) == ("keras3", "torch") or HOST == "tf_keras_new"
 
 
 def _is_dropped(item):

@@ -522,6 +522,7 @@ def test_a_window_weighs_whole_and_sliced_batches(name, loss):
     assert_equal({n: actual[n] for n in names}, {n: expected[n] for n in names})
 
 
+@thorough
 @pytest.mark.filterwarnings("ignore:Gradients do not exist")
 @each_of({**COUPLED, **DIVIDED, **READING})
 def test_any_loss_of_the_whole_batch(name):

@@ -91,7 +91,7 @@ def skip_file_on_keras2(what):
 thorough = pytest.mark.thorough
 # Tests of the third tier that also run on a second version of a host.
 each_version = pytest.mark.each_version
-# Tests of code that all hosts share: in the second tier on Keras 3 with JAX alone.
+# Tests of code that all hosts share: in the second tier on Keras 3 with PyTorch alone.
 quick_once = pytest.mark.quick_once
 # Tests of code that has nothing to do with a host. They run on Keras 3 with JAX alone.
 once = pytest.mark.once
