@@ -12,24 +12,18 @@ from keras_accum.keras3.masks import get_mask, set_mask
 
 IS_TORCH = keras.backend.backend() == "torch"
 make_ratios = list
-
-
-def make_program(function):
-    return lambda arrays: function(keras.tree.map_structure(keras.ops.convert_to_tensor, arrays))
-
-
 if keras.backend.backend() == "tensorflow":
     from tensorflow import init_scope as outside
 
+    from keras_accum.tensorflow.programs import make_program
     from keras_accum.tensorflow.ratios import make_ratios
 
 elif keras.backend.backend() == "jax":
     import jax
 
-    outside = contextlib.nullcontext
+    outside = contextlib.nullcontext  # a compiled program isn't part of a trace
 
     def make_program(function):
-        """Return a program: operations would be compiled one by one, or belong to a trace."""
         made = []
 
         def run(arrays):
@@ -47,6 +41,12 @@ else:
         # On a GPU, a label that isn't a class would end the process.
         with torch.no_grad(), keras.device("cpu"):
             yield
+
+    def make_program(function):
+        def run(arrays):
+            return function(keras.tree.map_structure(keras.ops.convert_to_tensor, arrays))
+
+        return run
 
 
 def read(variable):

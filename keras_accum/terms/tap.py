@@ -1,6 +1,7 @@
 """The tap on a model's losses: each call in a train step becomes a Term."""
 
 import contextlib
+import copy
 
 from keras_accum.host import check_members, is_of_keras, list_items
 from keras_accum.host.scopes import attribute
@@ -101,24 +102,43 @@ class TappedLoss:
         """Find out whether a user's loss compares samples. `Term` knows it of Keras's own."""
         if arrays and not (self._is_tried or is_of_keras(read_function(self._loss))):
             self._is_tried = True
-            self._answer = try_loss(self._host, self._loss.call, arrays)
+            with contextlib.suppress(Exception):  # what can't be copied can't be tried
+                loss = _copy(self._loss, self._host)
+                self._answer = try_loss(self._host, loss.call, arrays)
 
 
 def _call_noting(loss, *arguments):
-    """Call a loss. Return its result, and what its `call` got and returned, None if unknown.
-
-    A copy is called: two models in two threads may share a loss.
-    """
+    """Call a loss. Return its result, and what its `call` got and returned, None if unknown."""
     calls = []
 
     def call_and_note(*arrays, **keywords):
         calls.append((arrays, loss.call(*arrays, **keywords)))
         return calls[-1][1]
 
-    twin = object.__new__(type(loss))
-    vars(twin).update(vars(loss), call=call_and_note)
-    result = twin(*arguments)
+    result = _replace(loss, {"call": call_and_note})(*arguments)
     return (result, *calls[0]) if len(calls) == 1 else (result, (), None)
+
+
+def _replace(loss, attributes):
+    """Return a loss with other attributes. Not the same: two models' threads may share one."""
+    twin = object.__new__(type(loss))
+    vars(twin).update(vars(loss), **attributes)
+    return twin
+
+
+def _copy(loss, host):
+    """Return a loss whose calls change no attribute of this one, as a moving average in it.
+
+    Layers, metrics and variables stay the same.
+    """
+
+    def is_kept(value):
+        owner = getattr(value, "__self__", value)  # of a method
+        kinds = host.keras.layers.Layer, host.keras.metrics.Metric
+        return hasattr(owner, "assign") or isinstance(owner, kinds)
+
+    copied = {name: v if is_kept(v) else copy.deepcopy(v) for name, v in vars(loss).items()}
+    return _replace(loss, copied)
 
 
 def find_own_losses(host, model):

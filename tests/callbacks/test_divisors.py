@@ -280,6 +280,42 @@ def test_a_window_is_the_big_batch_or_says_why(build, data, loss, says, is_exact
     assert_equal(actual, expected, rtol=0, atol=1e-6)
 
 
+# -- a trial leaves nothing behind -----------------------------------------------------------------
+
+
+class Averaging(keras.losses.Loss):
+    """Keeps a moving average, in a variable and, where nothing is traced, as an attribute."""
+
+    def __init__(self):
+        super().__init__()
+        variable = keras.Variable if hosts.IS_KERAS3 else hosts.tf.Variable
+        self.average = variable(2.0, trainable=False, dtype=hosts.FLOATX)
+        self.attribute = 2.0
+
+    def call(self, y_true, y_pred):
+        errors = squares(y_true, y_pred)
+        self.average.assign(self.average / 2 + function("mean")(errors))
+        if hosts.IS_TORCH:
+            self.attribute = self.attribute / 2 + hosts.array(errors).mean()
+        return errors
+
+
+@pytest.mark.skipif(hosts.BACKEND == "jax", reason="a traced loss writes nothing there")
+def test_a_loss_that_keeps_something():
+    """It changes by the micro-batches alone, as with the stock optimizer."""
+    (x, y), found = samples()[1], []
+    for optimizer in (
+        hosts.ours("SGD", learning_rate=0.0, accum_iters=2),
+        hosts.stock("SGD", learning_rate=0.0),
+    ):
+        hosts.set_random_seed()
+        loss = Averaging()
+        model = compiled(network(), optimizer, loss, run_eagerly=False)
+        model.fit(x, y, batch_size=len(x) // 2, shuffle=False, verbose=0)
+        found.append([float(hosts.array(loss.average)), float(loss.attribute)])
+    np.testing.assert_allclose(*found, rtol=1e-6)
+
+
 # -- no false alarms -------------------------------------------------------------------------------
 
 

@@ -223,7 +223,8 @@ class NumPyHost(Host):
         Model=Model,
         callbacks=types.SimpleNamespace(Callback=Callback, CallbackList=CallbackList),
         losses=types.SimpleNamespace(Loss=Loss),
-        metrics=types.SimpleNamespace(Mean=Mean),
+        layers=types.SimpleNamespace(Layer=Layer),
+        metrics=types.SimpleNamespace(Mean=Mean, Metric=Mean),
         models=types.SimpleNamespace(Model=Model),
     )
     ops = types.SimpleNamespace(
