@@ -335,7 +335,12 @@ def reductions_table():
     found = compiled("collectives")
     spread, split = found["cases"][DATA_PARALLEL], found["cases"][MODEL_PARALLEL]["gpu"]
     replicas = compiled("replicas")["cases"][MIRRORED]
-    names = {STOCK: "stock Adam, big batch", IN_SLICES: IN_SLICES, DEFAULT: "AdamAccumulate", OWN: OWN}
+    names = {
+        STOCK: "stock Adam, big batch",
+        IN_SLICES: IN_SLICES,
+        DEFAULT: "AdamAccumulate",
+        OWN: OWN,
+    }
     rows = {}
     for name, label in names.items():
         rows[label] = [spread[platform][name]["all-reduce"] for platform in WHERE]

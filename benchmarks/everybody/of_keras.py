@@ -69,7 +69,9 @@ class OfKeras(Column):
             return self.fit(model, arrays, MICRO)
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "model." + self.extension)
-            self.fit(model, arrays, MICRO, lambda batch: batch + 1 == case.stop and model.save(path))
+            self.fit(
+                model, arrays, MICRO, lambda batch: batch + 1 == case.stop and model.save(path)
+            )
             loaded = self.keras.models.load_model(path, custom_objects=self.custom_objects)
         return self.fit(loaded, [array[case.stop * MICRO :] for array in arrays], MICRO)
 

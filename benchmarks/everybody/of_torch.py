@@ -16,8 +16,9 @@ from .common import AVERAGE, BIG, MICRO, RATE, WINDOWS, Column, K, start
 
 def columns(group):
     """Return the versions, and {package: Column}."""
-    versions = {name: version(name) for name in ("torch", "accelerate", "lightning", "transformers")}
-    return versions, {"accelerate": Accelerate(), "Lightning": Lightning(), "Trainer": OfTrainer()}
+    names = "torch", "accelerate", "lightning", "transformers"
+    made = {"accelerate": Accelerate(), "Lightning": Lightning(), "Trainer": OfTrainer()}
+    return {name: version(name) for name in names}, made
 
 
 class Net(torch.nn.Module):

@@ -107,7 +107,7 @@ def test_where_pytorch_waits():
     import tables
     from accelerators import waits
 
-    assert waits.count() == tables.compiled("torch")["cases"]
+    assert waits.measure() == tables.compiled("torch")["cases"]
 
 
 @thorough
