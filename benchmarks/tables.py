@@ -159,6 +159,8 @@ BACKENDS = {"jax": "JAX", "torch": "PyTorch"}
 COLUMNS = STOCK, BIG, OWN, DEFAULT, CONDITIONAL, WEIGHTED, IN_SLICES
 LABELS = {DEFAULT: "the default", FLOOR: "additions"}
 LABELS_IN_FIT = {DEFAULT: '`reduction="mean"`', WEIGHTED: "with weights"}
+FULL = "full float32"
+SETTINGS = "float32 as it comes", FULL, "mixed_bfloat16", "mixed_float16"
 OURS, CONTROL = "accumulated", "control"
 
 

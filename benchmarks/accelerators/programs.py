@@ -88,6 +88,7 @@ def fit(names=None, width=1024, layers=4, batch=16):
     model, (callback,) = mlp(contender.optimizer(K), width, layers, batch), contender.callbacks()
     callback.set_model(model)
     callback.on_train_begin()
+    callback._step.compiles_itself = False  # as where JAX has an accelerator
     in_slices = callback.around(model.train_step)
     made[contenders.IN_SLICES] = program(
         lambda decision, *arguments: in_slices(*arguments),
