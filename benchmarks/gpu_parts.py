@@ -111,7 +111,6 @@ def window(jax, k, program):
 def alone_on_torch(rounds, network):
     import torch
 
-    has_gpu = torch.cuda.is_available()
     variables = network(keras)[0].trainable_variables
     gradients = [torch.full_like(variable.value, 1e-3) for variable in variables]
     parameters = [torch.nn.Parameter(v.value.detach().clone()) for v in variables]
@@ -134,7 +133,8 @@ def alone_on_torch(rounds, network):
             if name not in (STOCK, "torch.optim.Adam"):
                 inside[name] = round(sum(times) / (WINDOW - 1), 3)
         del at_end[FLOOR]
-        torch.cuda.set_sync_debug_mode("error" if has_gpu else "default")  # if Python waits
+        if torch.cuda.is_available():
+            torch.cuda.set_sync_debug_mode("error")  # if Python waits
         for _ in range(WINDOW - 1):
             steps[DEFAULT]()
     return {"inside a window": inside, "at its end": at_end}
