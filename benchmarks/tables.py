@@ -235,7 +235,7 @@ def gpu_tables(found):
     """Return all tables, under the card, the date and the versions."""
     yield f"{found['card']}, {found['date']}: {versions(found)}"
     yield from (fit_table(found, backend) for backend in found["fit"])
-    yield from (alone_table(found, backend) for backend, of in found["alone"].items() if of)
+    yield from (alone_table(found, backend) for backend, of in found.get("alone", {}).items() if of)
     yield from filter(None, (distances_table(found), memory_table(found)))
     yield out_of_memory_table(found)
 
