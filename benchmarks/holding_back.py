@@ -1,10 +1,9 @@
-"""What each way to hold back a write costs inside a window.
+"""What each way to hold back a write costs inside a window: `python benchmarks/holding_back.py`.
 
-`python benchmarks/holding_back.py` applies Adam with gate="select" to 4 M parameters in windows of
-8 micro-batches, once with each way that could hold back the writes of an update. It prints the time
-of a micro-batch divided by the floor: seven bare additions and one stock update. `--host tf_keras`
-measures tf_keras, and `--xla` compiles the step on TensorFlow. The ways take turns in one process,
-and only ratios of the smallest times are printed.
+Applies Adam with gate="select" to 4 M parameters in windows of 8 micro-batches, once with each way
+that could hold back the writes of an update. Prints the time of a micro-batch divided by the floor:
+seven bare additions and one stock update. `--host tf_keras` measures tf_keras, and `--xla` compiles
+the step on TensorFlow. The ways take turns in one process; the smallest times count.
 """
 
 import argparse
@@ -26,13 +25,16 @@ def main():
     parser.add_argument("--xla", action="store_true", help="compile on TensorFlow")
     options = parser.parse_args()
     keras, accum, stock = contenders.load(options.host)
-    ways = of_keras3(keras) if options.host == "keras3" else of_tf_keras()
     made = {"stock": stock.Adam()}
     made["floor"] = contenders.bare_accumulation(options.host, keras, stock)()
+    ways = of_keras3(keras) if options.host == "keras3" else of_tf_keras()
     for name, change in ways.items():
         made[name] = accum.AdamAccumulate(accum_iters=WINDOW, gate="select")
         change(made[name])
-    runs = {who: windows(options, keras, optimizer) for who, optimizer in made.items()}
+    runs = {
+        name: alone.windows(options.host, keras, optimizer, WINDOW, SHAPES, options.xla)
+        for name, optimizer in made.items()
+    }
     for run in runs.values():
         run()
     found = smallest(runs, options.rounds)
@@ -40,17 +42,6 @@ def main():
     print("| way | of the floor |\n| --- | ---: |")
     for name in ways:
         print(f"| {name} | {found[name] / floor:.2f} |")
-
-
-def windows(options, keras, optimizer):
-    step = alone.make(options.host, keras, optimizer, SHAPES, xla=options.xla).step
-
-    def run():
-        for _ in range(WINDOW - 1):
-            step()
-        alone.wait(step())
-
-    return run
 
 
 def leave(optimizer):
@@ -65,13 +56,9 @@ def of_keras3(keras):
         update.make_filter = lambda switch, switch_of: SelectAfter(update, switch, switch_of)
 
     def write_whole_values(optimizer):
-        def assign_add(variable, value):
-            optimizer.assign(variable, variable + value)
-
-        def assign_sub(variable, value):
-            optimizer.assign(variable, variable - value)
-
-        optimizer.assign_add, optimizer.assign_sub = assign_add, assign_sub
+        assign = optimizer.assign
+        optimizer.assign_add = lambda variable, value: assign(variable, variable + value)
+        optimizer.assign_sub = lambda variable, value: assign(variable, variable - value)
 
     ways = {"select writes": leave, "select after": restore_old_values}
     if keras.backend.backend() == "tensorflow":

@@ -14,14 +14,15 @@ printed:
 
 import argparse
 import os
-import statistics
-import time
+from functools import partial
+from statistics import median
 
 os.environ["KERAS_BACKEND"] = "torch"
 
 import keras
 import numpy as np
 import torch
+from shared.timing import in_turns, seconds
 
 import keras_accum
 
@@ -71,9 +72,9 @@ def time_windows(rounds):
     for _ in range(rounds):
         for name in made:
             times = [seconds(step, name, i == WINDOW - 1) for i in range(WINDOW)]
-            inside[name].append(statistics.median(times[1:-1]))
+            inside[name].append(median(times[1:-1]))
             ends[name].append(times[-1])
-    return [{name: statistics.median(row) for name, row in t.items()} for t in (inside, ends)]
+    return [{name: median(row) for name, row in t.items()} for t in (inside, ends)]
 
 
 def time_fit(rounds):
@@ -92,19 +93,10 @@ def time_fit(rounds):
     def epoch(name):
         models[name].fit(x, y, batch_size=16, epochs=1, verbose=0)
 
-    times = {name: [] for name in models}
-    for round in range(rounds + 1):
-        for name in models:
-            taken = seconds(epoch, name)
-            if round:  # the first one builds
-                times[name].append(taken)
-    return {name: statistics.median(row) for name, row in times.items()}
-
-
-def seconds(function, *arguments):
-    start = time.perf_counter()
-    function(*arguments)
-    return time.perf_counter() - start
+    for name in models:
+        epoch(name)  # builds
+    times = in_turns({name: partial(epoch, name) for name in models}, rounds)
+    return {name: median(row) for name, row in times.items()}
 
 
 if __name__ == "__main__":

@@ -72,32 +72,26 @@ def describe(options, keras):
 def compare(options, keras, network, k=WINDOW):
     """Let the contenders take turns. Return a list of {network, contender, over_floor}."""
     keras.backend.clear_session()
-    found = contenders.find(options.host)
-    if options.host == "keras3":
-        found[contenders.IN_SLICES] = contenders.in_slices(options.host, MICRO_BATCH)
+    host, is_torch = options.host, keras.backend.backend() == "torch"
+    found = contenders.find(host)
+    if host == "keras3":
+        found[contenders.IN_SLICES] = contenders.in_slices(host, MICRO_BATCH)
     if network == alone.NAME:
-        if options.host != "keras2" and keras.backend.backend() != "torch":
-            found[contenders.DECIDE] = contenders.default(options.host)
-        steps = {
-            name: alone.windows(
-                options.host,
-                keras,
-                c.optimizer(k),
-                MICRO_BATCHES,
-                options.xla,
-                decide=k if name == contenders.DECIDE else None,
-            )
-            for name, c in found.items()
-            if not (c.big or name.startswith("gradient-accumulator, model"))
-        }
+        if host != "keras2" and not is_torch:
+            found[contenders.DECIDE] = contenders.default(host)
+        steps = {}
+        for name, contender in found.items():
+            if not (contender.big or name.startswith("gradient-accumulator, model")):
+                more = {"xla": options.xla, "decide": k if name == contenders.DECIDE else None}
+                optimizer = contender.optimizer(k)
+                steps[name] = alone.windows(host, keras, optimizer, MICRO_BATCHES, **more)
     else:
-        steps = {
-            name: fits(keras, NETWORKS[network], c, k, options.xla) for name, c in found.items()
-        }
-    if keras.backend.backend() == "torch":
-        steps[contenders.LOOP] = pytorch_loop.windows(network, k, MICRO_BATCH, MICRO_BATCHES)
-    failed = {name for name, step in steps.items() if not runs(name, step)}
-    times = smallest({n: step for n, step in steps.items() if n not in failed}, options.rounds)
+        make = NETWORKS[network]
+        steps = {name: fits(keras, make, c, k, options.xla) for name, c in found.items()}
+    if is_torch:
+        steps[contenders.LOOP] = pytorch_loop.windows(keras, network, k, MICRO_BATCH, MICRO_BATCHES)
+    working = {name: step for name, step in steps.items() if runs(name, step)}
+    times = smallest(working, options.rounds)
     floor = ((k - 1) * times[contenders.FLOOR] + times[contenders.STOCK]) / k
     results = []
     for name in steps:

@@ -1,8 +1,8 @@
 """Make every table of README.md, docs/cost.md and docs/exactness.md.
 
 `nox -f benchmarks/noxfile.py` runs all of these sessions, and `-s NAME` runs one. README.md says
-which session makes which table. The sessions of the hosts run `micro_batch.py`, each in its own
-environment, which writes JSON to `results`; `report` makes a table and a plot of it. Arguments
+which session makes which table. Most sessions write JSON to `results`; `report` makes all tables of
+it, and the picture. Those of the hosts run `micro_batch.py`, each in its own environment. Arguments
 after `--` go to the script: `nox -f benchmarks/noxfile.py -s tf_keras -- --rounds 20`.
 """
 
@@ -21,10 +21,23 @@ FOR_ACCELERATORS = (
     *("jax==0.10.2", "jax-cuda12-plugin==0.10.2", "jax-cuda12-pjrt==0.10.2", "libtpu==0.0.52"),
     *("keras==3.15.1", "optax==0.2.8", "torch==2.13.0", "tensorflow==2.21.0"),
 )
-PRINTED = (
-    *("memory.py --rounds 2", "exactness.py", "float32.py", "optimizers.py"),
-    *("variables.py keras3", "launch.py"),
-)
+ON_TENSORFLOW = {"KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "3"}
+PRINTED = "memory.py --rounds 2", "exactness.py", "float32.py", "launch.py"
+# The packages of each group of `everybody`, and the Pythons that they can run on.
+NEW = "3.11", "3.12", "3.13"
+EVERYBODY = {
+    "keras3": (NEW, f"{HERE.parent}[tensorflow]"),
+    "optax": (NEW, "jax==0.10.2", "optax==0.2.8"),
+    "torch": (
+        NEW,
+        "torch==2.13.0",
+        "accelerate==1.15.0",
+        "lightning==2.6.6",
+        "transformers==5.23.0",
+    ),
+    "tf_keras_2_15": (("3.11", "3.10", "3.9"), "tensorflow-cpu==2.15.*"),
+    "keras2": (("3.7",), f"{HERE.parent}[keras2]", "keras==2.2.4", "runai==0.4.1", "pytest"),
+}
 
 
 @nox.session
@@ -65,21 +78,19 @@ def keras2(session):
 
 @nox.session
 def report(session):
-    """Make the table and the plot from the files in `benchmarks/results`."""
+    """Make the tables and the picture from the files in `benchmarks/results`."""
     session.install("matplotlib")
-    session.run("python", str(HERE / "report.py"))
-    session.run("python", str(HERE / "ratios.py"))
+    session.run("python", str(HERE / "tables.py"))
 
 
 @nox.session
 def accelerators(session):
     """What a micro-batch compiles to on an H100 and a TPU, and where PyTorch waits for a GPU.
 
-    And how often several devices reduce gradients. `-- collectives tables` runs these two.
+    And how often several devices reduce gradients. `-- collectives replicas` runs these two.
     """
     session.install(f"{HERE.parent}[jax]", *FOR_ACCELERATORS)
-    parts = session.posargs or ("gpu", "tpu", "torch", "collectives", "replicas", "tables")
-    for what in parts:  # in this folder, as everything that nox runs
+    for what in session.posargs or ("gpu", "tpu", "torch", "collectives", "replicas"):
         session.run("python", "-m", "accelerators", what)
 
 
@@ -90,42 +101,22 @@ def tables(session):
     chosen = [" ".join(session.posargs)] if session.posargs else PRINTED
     for command in chosen:
         script, *arguments = command.split()
-        environment = {"KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "3"}
-        session.run("python", str(HERE / script), *arguments, env=environment)
+        session.run("python", str(HERE / script), *arguments, env=ON_TENSORFLOW)
 
 
-# The packages of each group of `everybody`.
-EVERYBODY = {
-    "keras3": [f"{HERE.parent}[tensorflow]"],
-    "optax": ["jax==0.10.2", "optax==0.2.8"],
-    "torch": ["torch==2.13.0", "accelerate==1.15.0", "lightning==2.6.6", "transformers==5.23.0"],
-    "tf_keras_2_15": ["tensorflow-cpu==2.15.*"],
-    "keras2": [f"{HERE.parent}[keras2]", "keras==2.2.4", "runai==0.4.1", "pytest"],
-}
-PYTHONS = {"tf_keras_2_15": ("3.11", "3.10", "3.9"), "keras2": ("3.7",)}
-
-
-@nox.session
-def everybody(session):
+@nox.session(venv_backend="venv")  # virtualenv knows no Python 3.7
+@nox.parametrize(
+    "python,group", [nox.param(find_python(*EVERYBODY[g][0]), g, id=g) for g in EVERYBODY]
+)
+def everybody(session, group):
     """How far everybody's accumulation ends from the big batch: the table of README.md."""
-    script = "-m", "everybody"
-    for group, packages in EVERYBODY.items():
-        interpreter = find_python(*PYTHONS.get(group, ("3.11", "3.12", "3.13")))
-        if not interpreter:
-            session.warn(f"{group} needs another Python; its figures stay as they are")
-            continue
-        folder = Path(session.create_tmp(), group).resolve()
-        session.run(interpreter, "-m", "venv", str(folder), external=True)
-        python = str(folder / "bin" / "python")
-        install = python, "-m", "pip", "install", "--quiet", "--no-compile"
-        session.run(*install, *packages, external=True)
-        if group == "tf_keras_2_15":  # it requires numpy<=1.23.2, but runs without
-            needed = "--no-deps", "gradient-accumulator==0.5.2"
-            session.run(*install, *needed, external=True)
-        environment = {"KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "3"}
-        session.run(python, *script, group, env=environment, external=True)
-    session.install("numpy")
-    session.run("python", *script, "table")
+    pythons, *packages = EVERYBODY[group]
+    if not session.python:
+        session.skip(f"{group} needs Python {' or '.join(pythons)}; its figures stay as they are")
+    session.install(*packages)
+    if group == "tf_keras_2_15":  # it requires numpy<=1.23.2, but runs without
+        session.install("--no-deps", "gradient-accumulator==0.5.2")
+    session.run("python", "-m", "everybody", group, env=ON_TENSORFLOW)
 
 
 def measure(session, host, name, *options, **environment):

@@ -3,15 +3,13 @@
 The step is compiled for H100s, TPU v5e and CPUs, with Keras's own layouts.
 """
 
-import json
 import os
 from collections import Counter
 
 # Before the first import of JAX: Keras's layouts are those of four virtual CPUs.
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
 
-from . import devices, hlo, programs, tables  # in this order: the first one says where JAX runs
-from .tables import DATA_PARALLEL, MODEL_PARALLEL
+from . import K, compiled, hlo, programs  # `compiled` before JAX, because it says where JAX runs
 
 # isort: split
 import jax
@@ -19,6 +17,7 @@ import keras
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from shared.contenders import DEFAULT, IN_SLICES, OWN, STOCK
+from tables import DATA_PARALLEL, MODEL_PARALLEL, WHERE
 
 NAMES = STOCK, DEFAULT, OWN  # `programs.fit` adds MicroBatches
 
@@ -45,7 +44,7 @@ def count(platform, distribution, names=NAMES):
     keras.distribution.set_distribution(spread)
     try:
         made = programs.fit(names, 1024, 3, 64)
-        found = jax.devices() if platform == "cpu" else devices.find(platform, 4)
+        found = jax.devices() if platform == "cpu" else compiled.find(platform, 4)
         mesh = spread.device_mesh
         mesh = Mesh(np.reshape(found, mesh.shape), mesh.axis_names)
         return {name: exchanged(name, program, mesh) for name, program in made.items()}
@@ -55,13 +54,13 @@ def count(platform, distribution, names=NAMES):
 
 def exchanged(name, program, mesh):
     """Return how often an update exchanges, by kind and in a loop, and bytes per parameter."""
-    texts = [compiled(program, decision, mesh) for decision in program.decisions]
-    inside = hlo.collectives(hlo.read(texts[0]), is_update=False) * (programs.K - 1)
+    texts = [text_of(program, decision, mesh) for decision in program.decisions]
+    inside = hlo.collectives(hlo.read(texts[0]), is_update=False) * (K - 1)
     if name in (STOCK, IN_SLICES):  # the program of a whole update
         inside = []
     kinds, in_loop, moved = Counter(), 0, 0
     for kind, size, is_in_loop in inside + hlo.collectives(hlo.read(texts[-1]), is_update=True):
-        times = programs.K if is_in_loop else 1  # the only loop is that over slices
+        times = K if is_in_loop else 1  # the only loop is that over slices
         kinds[kind] += times
         in_loop += times * is_in_loop
         moved += times * size
@@ -69,7 +68,7 @@ def exchanged(name, program, mesh):
     return {**kinds, "in a loop": in_loop, "bytes": round(moved / parameters, 2)}
 
 
-def compiled(program, decision, mesh):
+def text_of(program, decision, mesh):
     """Return the text of a program whose arrays have Keras's layouts on another mesh."""
 
     def on_mesh(array, spec):
@@ -88,11 +87,8 @@ def compiled(program, decision, mesh):
     return step.lower(state, data).compile().as_text()
 
 
-def measure():
-    versions = {**devices.versions("gpu"), **devices.versions("tpu")}
-    cases = {
-        distribution: {platform: count(platform, distribution) for platform in tables.WHERE}
+def measure(what):
+    return {
+        distribution: {platform: count(platform, distribution) for platform in WHERE}
         for distribution in DISTRIBUTIONS
     }
-    found = {"versions": versions, "k": programs.K, "cases": cases}
-    tables.path("collectives").write_text(json.dumps(found, indent=1) + "\n", "utf-8")

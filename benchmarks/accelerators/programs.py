@@ -9,13 +9,12 @@ import jax
 import keras
 import numpy as np
 import optax
+import tables
 from shared import contenders
 
-from . import tables
+from . import K
 
-K = 5
 LARGE, MANY = [(3072, 1024)] * 4, [(64,)] * 300
-MULTI_STEPS = "optax.MultiSteps"
 
 # step(decision, donated, data): a train step, on everything that it changes and on the rest. It
 # returns logs, and what it has changed.
@@ -58,7 +57,7 @@ def alone(shapes, names=None):
         state = [variable.value for variable in optimizer.variables]
         made[name] = program(step, (gradients, state), gradients, decisions)
     if names is None:
-        made[MULTI_STEPS] = of_optax(gradients)
+        made[contenders.MULTI_STEPS] = of_optax(gradients)
     return made
 
 
@@ -89,6 +88,7 @@ def fit(names=None, width=1024, layers=4, batch=16):
     model, (callback,) = mlp(contender.optimizer(K), width, layers, batch), contender.callbacks()
     callback.set_model(model)
     callback.on_train_begin()
+    callback._step.compiles_itself = False  # as where JAX has an accelerator
     in_slices = callback.around(model.train_step)
     made[contenders.IN_SLICES] = program(
         lambda decision, *arguments: in_slices(*arguments),

@@ -3,9 +3,7 @@
 They train on a CPU, and the reductions that run are counted.
 """
 
-import json
 import os
-from importlib import metadata
 
 os.environ["KERAS_BACKEND"] = "tensorflow"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -15,10 +13,11 @@ import numpy as np
 import tensorflow as tf
 from shared import contenders
 from shared.contenders import DEFAULT, IN_SLICES, OWN, STOCK
+from tables import MIRRORED
 
-from . import tables
+from . import K
 
-K, WIDTH, BATCH = 5, 64, 16
+WIDTH, BATCH = 64, 16
 
 cpu = tf.config.list_physical_devices("CPU")[0]
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
@@ -35,7 +34,7 @@ class Counting(tf.distribute.ReductionToOneDevice):
         return super().batch_reduce_implementation(reduce_op, pairs, options)
 
 
-def count():
+def measure(what):
     """Return {contender: how often an update reduces, and the bytes of a parameter}."""
     found = {**contenders.find("keras3"), DEFAULT: contenders.default("keras3")}
     found = {name: found[name] for name in (STOCK, DEFAULT, OWN)}
@@ -48,7 +47,7 @@ def count():
                 figures[name] = _figures(contender)
             except RuntimeError as error:  # Keras's own accumulation has a branch there
                 figures[name] = {"error": str(error).strip().splitlines()[0]}
-    return figures
+    return {MIRRORED: figures}
 
 
 def _figures(contender):
@@ -64,9 +63,3 @@ def _figures(contender):
     model.fit(x, x, **settings)
     reductions, moved = (int(counted) for counted in counts.values())
     return {"all-reduce": reductions, "bytes": round(moved / model.count_params(), 2)}
-
-
-def measure():
-    versions = {name: metadata.version(name) for name in ("tensorflow", "keras")}
-    found = {"versions": versions, "k": K, "cases": {tables.MIRRORED: count()}}
-    tables.path("replicas").write_text(json.dumps(found, indent=1) + "\n", "utf-8")

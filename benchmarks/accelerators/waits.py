@@ -1,9 +1,7 @@
 """How often PyTorch waits for a GPU in a train step, by the fake device of the tests."""
 
-import json
 import os
 import sys
-from importlib import metadata
 from pathlib import Path
 
 os.environ["KERAS_BACKEND"] = "torch"
@@ -12,51 +10,40 @@ sys.path.append(str(Path(__file__).resolve().parents[2] / "tests" / "support"))
 import keras
 from shared import contenders
 from shared.contenders import DEFAULT, OWN, STOCK
+from tables import FIT
 
-from . import tables
+from . import K
 
-K = 5
-
-
-def cases(width=8):
-    """Return {case: a function from an optimizer to a train step}. The width changes no wait."""
-    shapes = [(3 * width, width)] * 4 + [(64,)] * 300
-    return {
-        "optimizer alone": lambda optimizer: alone(optimizer, shapes),
-        tables.FIT: lambda optimizer: train_step(optimizer, width),
-    }
+WIDTH = 8  # it changes no wait
 
 
-def alone(optimizer, shapes):
+def alone(optimizer):
+    shapes = [(3 * WIDTH, WIDTH)] * 4 + [(64,)] * 300
     variables = [keras.Variable(keras.ops.zeros(shape)) for shape in shapes]
     gradients = [keras.ops.ones(shape) for shape in shapes]
     return lambda: optimizer.apply(gradients, variables)
 
 
-def train_step(optimizer, width):
+def train_step(optimizer):
     # Random numbers need a device that is there.
-    layers = [keras.layers.Dense(width, kernel_initializer="zeros") for _ in range(4)]
-    model = keras.Sequential([keras.layers.Input((width,)), *layers])
+    layers = [keras.layers.Dense(WIDTH, kernel_initializer="zeros") for _ in range(4)]
+    model = keras.Sequential([keras.layers.Input((WIDTH,)), *layers])
     model.compile(optimizer, "mse")
-    x = keras.ops.ones((16, width))
+    x = keras.ops.ones((16, WIDTH))
     return lambda: model.train_step((x, x))
 
 
-def optimizers():
-    """Return {contender: a function that makes its optimizer}."""
-    found = {**contenders.find("keras3"), DEFAULT: contenders.default("keras3")}
-    return {name: found[name].optimizer for name in (STOCK, DEFAULT, OWN)}
-
-
-def count():
+def measure(what="torch"):
     """Return {case: {contender: the waits in each micro-batch of its second window}}."""
+    found = {**contenders.find("keras3"), DEFAULT: contenders.default("keras3")}
+    made = {name: found[name].optimizer for name in (STOCK, DEFAULT, OWN)}
     return {
-        case: {name: _count(make, optimizer(K)) for name, optimizer in optimizers().items()}
-        for case, make in cases().items()
+        case: {name: count(make, optimizer(K)) for name, optimizer in made.items()}
+        for case, make in {"optimizer alone": alone, FIT: train_step}.items()
     }
 
 
-def _count(make, optimizer):
+def count(make, optimizer):
     from fake_device import Device
 
     with keras.device("gpu:0"), Device() as device:
@@ -66,9 +53,3 @@ def _count(make, optimizer):
             step()
             counts.append(len(device.waits))
     return counts[K:]
-
-
-def measure():
-    versions = {name: metadata.version(name) for name in ("torch", "keras")}
-    text = json.dumps({"versions": versions, "k": K, "cases": count()}, indent=1)
-    tables.path("torch").write_text(text + "\n", "utf-8")

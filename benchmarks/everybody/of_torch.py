@@ -7,47 +7,29 @@ from pathlib import Path
 import lightning
 import torch
 from accelerate import Accelerator
-from lightning.pytorch.callbacks import WeightAveraging
+from lightning.pytorch.callbacks import LambdaCallback, WeightAveraging
 from torch.optim.swa_utils import AveragedModel, get_ema_avg_fn
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
-from .common import (
-    AVERAGE,
-    CLIP,
-    DECAY,
-    INFINITE,
-    LEFT_OVER,
-    MICRO,
-    RATE,
-    STOP,
-    WINDOWS,
-    Data,
-    K,
-    difference,
-    start,
-)
-
-FLOATX = "float64"
+from .common import AVERAGE, BIG, MICRO, RATE, WINDOWS, Column, K, start
 
 
-def versions():
+def columns(group):
+    """Return the versions, and {package: Column}."""
     names = "torch", "accelerate", "lightning", "transformers"
-    return {name: version(name) for name in names}
-
-
-def columns():
-    return {"accelerate": Accelerate(), "Lightning": Lightning(), "Trainer": OfTrainer()}
+    made = {"accelerate": Accelerate(), "Lightning": Lightning(), "Trainer": OfTrainer()}
+    return {name: version(name) for name in names}, made
 
 
 class Net(torch.nn.Module):
     """Two heads; a batch whose samples all use one of them doesn't touch the other one."""
 
-    def __init__(self, normalized=False):
+    def __init__(self, case):
         super().__init__()
         self.hidden, self.out, self.other = (
             torch.nn.Linear(*sizes, dtype=torch.float64) for sizes in ((3, 4), (4, 2), (4, 2))
         )
-        self.norm = torch.nn.BatchNorm1d(4, dtype=torch.float64) if normalized else None
+        self.norm = torch.nn.BatchNorm1d(4, dtype=torch.float64) if case.normalized else None
         with torch.no_grad():
             for name, array in start().items():
                 layer = getattr(self, name.replace("_bias", ""))
@@ -63,179 +45,119 @@ class Net(torch.nn.Module):
             return self.other(hidden)
         return torch.where(heads[:, None] == 0, self.out(hidden), self.other(hidden))
 
+    def values(self):
+        found = self.state_dict().values()
+        return [value.numpy().copy() for value in found if value.is_floating_point()]
 
-def losses(model, x, y, mask, heads):
-    """The loss of each token."""
-    return ((model(x, heads) - y) ** 2).mean(-1) * mask
+
+def summed(model, x, y, mask, heads):
+    return (((model(x, heads) - y) ** 2).mean(-1) * mask).sum()
 
 
 def loss_of(model, x, y, mask, heads):
-    return losses(model, x, y, mask, heads).sum() / mask.sum()
+    return summed(model, x, y, mask, heads) / mask.sum()
 
 
-def tensors(part):
-    return [torch.tensor(array) for array in part]
+def samples_of(data):
+    return list(zip(*map(torch.tensor, data.arrays())))
 
 
 def loader(data):
-    return torch.utils.data.DataLoader(list(zip(*tensors_of(data))), batch_size=MICRO)
+    return torch.utils.data.DataLoader(samples_of(data), batch_size=MICRO)
 
 
-def tensors_of(data):
-    return tensors((data.x, data.y, data.mask, data.heads))
-
-
-def values(model):
-    found = model.state_dict().values()
-    return [value.numpy().copy() for value in found if value.is_floating_point()]
-
-
-def adamw(model, decay=0.0):
-    return torch.optim.AdamW(model.parameters(), RATE, weight_decay=decay)
-
-
-def halving(optimizer):
-    return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda update: 0.5**update)
+def adamw(model, case):
+    """Return AdamW and its schedule."""
+    optimizer = torch.optim.AdamW(model.parameters(), RATE, weight_decay=case.decay)
+    base = 0.5 if case.scheduled else 1.0
+    return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda update: base**update)
 
 
 def averaged(model):
     return AveragedModel(model, avg_fn=get_ema_avg_fn(AVERAGE))
 
 
-def stock(data, decay=0.0, clip=None, scheduled=False, average=False, normalized=False, leave=()):
-    """PyTorch's own loop at the big batch, without the micro-batches `leave`."""
-    model = Net(normalized)
-    optimizer = adamw(model, decay)
-    schedule, mean = halving(optimizer), averaged(model)
-    parts = [part for i, part in enumerate(data.parts(MICRO)) if i not in leave]
-    for i in range(0, len(parts), K):
-        batch = [torch.cat(arrays) for arrays in zip(*map(tensors, parts[i : i + K]))]
-        optimizer.zero_grad()
-        loss_of(model, *batch).backward()
-        if clip:
-            torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
-        optimizer.step()
-        if scheduled:
+class OfTorch(Column):
+    says = dict.fromkeys(("constraint", "replicas"), "-")
+
+    def stock(self, case, data, leave):
+        """PyTorch's own loop at the big batch."""
+        model = Net(case)
+        (optimizer, schedule), mean = adamw(model, case), averaged(model)
+        for batch in data.parts(BIG, leave):
+            optimizer.zero_grad()
+            loss_of(model, *map(torch.tensor, batch)).backward()
+            if case.clip:
+                torch.nn.utils.clip_grad_norm_(model.parameters(), case.clip)
+            optimizer.step()
             schedule.step()
-        mean.update_parameters(model)
-    return values(mean.module if average else model)
+            mean.update_parameters(model)
+        return (mean.module if case.average else model).values()
 
 
-class Column:
-    """The rows that are the same question to every package of PyTorch."""
+class Accelerate(OfTorch):
+    says = {**OfTorch.says, "callbacks": "-"}
 
-    def compare(self, data=None, leave=(), **both):
-        data = data or Data()
-        return difference(self.train(data, **both), stock(data, leave=leave, **both))
-
-    def schedule(self):
-        return self.compare(scheduled=True)
-
-    def clipping(self):
-        return self.compare(clip=CLIP)
-
-    def decay(self):
-        return self.compare(decay=DECAY)
-
-    def tokens(self):
-        return self.compare(Data(tokens=True))
-
-    def last(self):
-        return self.compare(Data(more=LEFT_OVER))
-
-    def average(self):
-        return self.compare(average=True)
-
-    def missing(self):
-        return self.compare(Data(heads=True))
-
-    def infinite(self):
-        data = Data(more=1)
-        data.x[INFINITE * MICRO] = float("inf")
-        return self.compare(data, leave=[INFINITE])
-
-    def normalization(self):
-        return self.compare(normalized=True)
-
-
-class Accelerate(Column):
-    def train(
-        self,
-        data,
-        decay=0.0,
-        clip=None,
-        scheduled=False,
-        average=False,
-        normalized=False,
-        stop=None,
-    ):
-        def prepare():
-            accelerator = Accelerator(gradient_accumulation_steps=K, cpu=True)
-            model = Net(normalized)
-            optimizer = adamw(model, decay)
-            prepared = model, optimizer, loader(data), halving(optimizer)
-            return (accelerator, averaged(model), *accelerator.prepare(*prepared))
-
-        def steps(accelerator, mean, model, optimizer, batches, schedule, stop=None):
-            for i, batch in enumerate(batches):
-                with accelerator.accumulate(model):
-                    accelerator.backward(loss_of(model, *batch))
-                    if clip and accelerator.sync_gradients:
-                        accelerator.clip_grad_norm_(model.parameters(), clip)
-                    optimizer.step()
-                    if scheduled:
-                        schedule.step()
-                    optimizer.zero_grad()
-                if accelerator.sync_gradients:
-                    mean.update_parameters(model)
-                if i + 1 == stop:
-                    break
-
-        accelerator, mean, model, optimizer, batches, schedule = prepare()
-        steps(accelerator, mean, model, optimizer, batches, schedule, stop)
-        if stop:
+    def train(self, case, data):
+        prepared = self.prepare(case, data)
+        if case.tokens:
+            return self.by_tokens(*prepared)
+        self.steps(case, *prepared)
+        if case.stop:
             with tempfile.TemporaryDirectory() as folder:
-                accelerator.save_state(folder)
-                accelerator, mean, model, optimizer, batches, schedule = prepare()
+                prepared[0].save_state(folder)
+                accelerator, batches, *others = self.prepare(case, data)
                 accelerator.load_state(folder)
-            rest = accelerator.skip_first_batches(batches, stop)
-            steps(accelerator, mean, model, optimizer, rest, schedule)
-        return values(mean.module if average else model)
+            rest = accelerator.skip_first_batches(batches, case.stop)
+            prepared = accelerator, rest, *others
+            self.steps(case, *prepared)
+        *_, model, mean = prepared
+        return (mean.module if case.average else model).values()
 
-    def tokens(self):
+    def prepare(self, case, data):
+        accelerator, model = Accelerator(gradient_accumulation_steps=K, cpu=True), Net(case)
+        prepared = accelerator.prepare(loader(data), *adamw(model, case), model)
+        return (accelerator, *prepared, averaged(model))
+
+    def steps(self, case, accelerator, batches, optimizer, schedule, model, mean):
+        for i, batch in enumerate(batches, 1):
+            with accelerator.accumulate(model):
+                accelerator.backward(loss_of(model, *batch))
+                if case.clip and accelerator.sync_gradients:
+                    accelerator.clip_grad_norm_(model.parameters(), case.clip)
+                optimizer.step()
+                schedule.step()
+                optimizer.zero_grad()
+            if accelerator.sync_gradients:
+                mean.update_parameters(model)
+            if i == case.stop:
+                break
+
+    def by_tokens(self, accelerator, batches, optimizer, schedule, model, mean):
         """By the recipe for batches of unequal size, which divides by the window's tokens."""
-        data = Data(tokens=True)
-        accelerator = Accelerator(gradient_accumulation_steps=K, cpu=True)
-        model = Net()
-        model, optimizer, batches = accelerator.prepare(model, adamw(model), loader(data))
         batches = iter(batches)
         for _ in range(WINDOWS):
             window = [next(batches) for _ in range(K)]
             tokens = sum(mask.sum() for _, _, mask, _ in window)
-            for i, batch in enumerate(window):
-                accelerator.gradient_state._set_sync_gradients(i == K - 1)
-                loss = losses(model, *batch).sum() * K / tokens
-                accelerator.backward(loss)
+            for i, batch in enumerate(window, 1):
+                accelerator.gradient_state._set_sync_gradients(i == K)
+                accelerator.backward(summed(model, *batch) * K / tokens)
             optimizer.step()
             optimizer.zero_grad()
-        return difference(values(model), stock(data))
-
-    def continued(self):
-        return difference(self.train(Data(), stop=STOP), stock(Data()))
+        return model.values()
 
 
 class Module(lightning.LightningModule):
-    def __init__(self, decay, scheduled, normalized):
+    def __init__(self, case):
         super().__init__()
-        self.net, self.decay, self.scheduled = Net(normalized), decay, scheduled
+        self.net, self.case = Net(case), case
 
     def training_step(self, batch):
         return loss_of(self.net, *batch)
 
     def configure_optimizers(self):
-        optimizer = adamw(self.net, self.decay)
-        schedule = {"scheduler": halving(optimizer), "interval": "step"}
-        return [optimizer], [schedule] if self.scheduled else []
+        optimizer, schedule = adamw(self.net, self.case)
+        return [optimizer], [{"scheduler": schedule, "interval": "step"}]
 
 
 class Resumable:
@@ -260,34 +182,28 @@ class Resumable:
         self.next = state["next"]
 
 
-class Save(lightning.Callback):
-    def __init__(self, path):
-        self.path = path
+class Lightning(OfTorch):
+    def train(self, case, data):
+        if not case.stop:
+            return self.fit(case, data)
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "stopped.ckpt")
 
-    def on_train_batch_end(self, trainer, module, outputs, batch, index):
-        if index + 1 == STOP:
-            trainer.save_checkpoint(self.path)
-            trainer.should_stop = True
+            def save(trainer, module, outputs, batch, index):
+                if index + 1 == case.stop:
+                    trainer.save_checkpoint(path)
+                    trainer.should_stop = True
 
+            self.fit(case, data, save)
+            return self.fit(case, data, ckpt_path=path, weights_only=False)
 
-class Calls(lightning.Callback):
-    count = 0
-
-    def on_train_batch_end(self, trainer, module, outputs, batch, index):
-        self.count += 1
-
-
-class Lightning(Column):
-    def train(
-        self, data, decay=0.0, clip=None, scheduled=False, average=False, normalized=False, **more
-    ):
-        module = Module(decay, scheduled, normalized)
-        callbacks = more.pop("callbacks", [])
-        if average:
-            callbacks = [WeightAveraging(avg_fn=get_ema_avg_fn(AVERAGE))]
+    def fit(self, case, data, on_train_batch_end=None, **more):
+        module, callbacks = Module(case), [LambdaCallback(on_train_batch_end=on_train_batch_end)]
+        if case.average:
+            callbacks.append(WeightAveraging(avg_fn=get_ema_avg_fn(AVERAGE)))
         trainer = lightning.Trainer(
             accumulate_grad_batches=K,
-            gradient_clip_val=clip,
+            gradient_clip_val=case.clip,
             max_epochs=1,
             accelerator="cpu",
             callbacks=callbacks,
@@ -297,19 +213,12 @@ class Lightning(Column):
             enable_model_summary=False,
         )
         trainer.fit(module, Resumable(data), **more)
-        return values(module.net)
+        return module.net.values()
 
-    def continued(self):
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder, "stopped.ckpt")
-            self.train(Data(), callbacks=[Save(path)])
-            found = self.train(Data(), ckpt_path=path, weights_only=False)
-        return difference(found, stock(Data()))
-
-    def callbacks(self):
-        calls = Calls()
-        self.train(Data(), callbacks=[calls])
-        return f"{calls.count} (`on_train_batch_end`)"
+    def calls(self, case, data):
+        called = []
+        self.fit(case, data, lambda *arguments: called.append(arguments))
+        return f"{len(called)} (`on_train_batch_end`)"
 
 
 class Steps(TrainerCallback):
@@ -320,9 +229,9 @@ class Steps(TrainerCallback):
 
 
 class ForTrainer(torch.nn.Module):
-    def __init__(self, normalized):
+    def __init__(self, case):
         super().__init__()
-        self.net = Net(normalized)
+        self.net = Net(case)
 
     def forward(self, x, mask, heads, labels=None):
         found = {"predictions": self.net(x, heads)}
@@ -331,36 +240,20 @@ class ForTrainer(torch.nn.Module):
         return found
 
 
-class OfTrainer(Column):
-    def train(
-        self,
-        data,
-        decay=0.0,
-        clip=None,
-        scheduled=False,
-        normalized=False,
-        by_tokens=False,
-        callbacks=(),
-    ):
-        model = ForTrainer(normalized)
-        rows = zip(*tensors_of(data))
-        names = "x", "labels", "mask", "heads"
-        samples = [dict(zip(names, row)) for row in rows]
-        optimizer = adamw(model, decay)
-        constant = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda update: 1.0)
-        # The Trainer counts the labels that aren't -100, here 2 for each token.
-        count = {"compute_loss_func": per_token} if by_tokens else {}
-        if by_tokens:
-            for sample in samples:
-                sample["labels"] = torch.where(
-                    sample["mask"][..., None] > 0, sample["labels"], -100
-                )
+class OfTrainer(OfTorch):
+    says = {**OfTorch.says, "average": "-", "continued": "saves at updates only"}
+
+    def train(self, case, data, *callbacks):
+        model = ForTrainer(case)
+        samples = [dict(zip(("x", "labels", "mask", "heads"), row)) for row in samples_of(data)]
+        for sample in samples * case.tokens:  # it counts the labels that aren't -100
+            sample["labels"][sample["mask"] == 0] = -100
         with tempfile.TemporaryDirectory() as folder:
             arguments = TrainingArguments(
                 folder,
                 per_device_train_batch_size=MICRO,
                 gradient_accumulation_steps=K,
-                max_grad_norm=clip or 0.0,
+                max_grad_norm=case.clip or 0.0,
                 num_train_epochs=1,
                 train_sampling_strategy="sequential",
                 save_strategy="no",
@@ -369,30 +262,20 @@ class OfTrainer(Column):
                 disable_tqdm=True,
                 logging_strategy="no",
             )
-            schedule = halving(optimizer) if scheduled else constant
             trainer = Trainer(
                 model,
                 arguments,
                 train_dataset=samples,
-                optimizers=(optimizer, schedule),
+                optimizers=adamw(model, case),
                 callbacks=list(callbacks),
-                **count,
+                compute_loss_func=per_token if case.tokens else None,
             )
             trainer.train()
-        return values(model.net)
+        return model.net.values()
 
-    def tokens(self):
-        data = Data(tokens=True)
-        return difference(self.train(data, by_tokens=True), stock(data))
-
-    average = None
-
-    def continued(self):
-        return "saves at updates only"
-
-    def callbacks(self):
+    def calls(self, case, data):
         steps = Steps()
-        self.train(Data(), callbacks=[steps])
+        self.train(case, data, steps)
         return f"{steps.count} (`on_step_end`)"
 
 

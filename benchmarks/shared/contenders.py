@@ -18,6 +18,7 @@ DECIDE = "decide"  # where Python says in a loop of one's own whether a micro-ba
 OURS = SELECT, CONDITIONAL
 BIG, LOOP = "stock, big batch", "PyTorch loop"
 IN_SLICES, WEIGHTED = "MicroBatches", "weighted"
+MULTI_STEPS = "optax.MultiSteps"
 NEEDED = *OURS, DECIDE, STOCK, FLOOR, BIG
 
 

@@ -3,6 +3,8 @@
 Each function returns a model for the given Keras, and a function that draws n inputs.
 """
 
+from functools import partial
+
 import numpy as np
 
 CLASSES = 10
@@ -15,11 +17,6 @@ def mlp(keras, width=1024, inputs=None, layers=3, activation="relu"):
     for _ in range(layers):
         y = keras.layers.Dense(width, activation=activation)(y)
     return _classifier(keras, x, y), lambda n: np.random.normal(size=(n, inputs))
-
-
-def large_mlp(keras):
-    """300 M parameters."""
-    return mlp(keras, width=10_000)
 
 
 def transformer(keras, width=256, blocks=8, vocabulary=10_000, length=128):
@@ -74,6 +71,24 @@ def _classifier(keras, x, y):
 
 LOSS = "sparse_categorical_crossentropy"
 NETWORKS = {"MLP, 3.2 M": mlp, "conv net, 1.2 M": conv_net, "embedding, 3.2 M": embedding}
+TRANSFORMER = "transformer, 23 M, 99 variables"
+
+
+def on_gpu(is_small):
+    """The networks that `fit` trains on a GPU, or small ones of the same kinds."""
+    if is_small:
+        return {
+            "MLP, 54 M": partial(mlp, width=16, layers=1),
+            TRANSFORMER: partial(transformer, width=8, blocks=1, vocabulary=50, length=4),
+            "embedding, 26 M": partial(embedding, rows=50, width=8),
+            "convolutions": partial(deep_conv_net, size=8, filters=(4,)),
+        }
+    return {
+        "MLP, 54 M": partial(mlp, width=4096, inputs=1024, layers=4),
+        TRANSFORMER: partial(transformer, width=512, blocks=6, vocabulary=8000),
+        "embedding, 26 M": partial(embedding, rows=200_000, width=128),
+        "convolutions": deep_conv_net,
+    }
 
 
 def draw(make_x, n):

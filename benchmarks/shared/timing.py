@@ -3,15 +3,21 @@
 import time
 
 
-def smallest(steps, rounds):
-    """Return {name: seconds} of functions that take turns. Each has run once before.
+def seconds(function, *arguments):
+    start = time.perf_counter()
+    function(*arguments)
+    return time.perf_counter() - start
 
-    The smallest of several times: what else a machine does can only add to a time.
-    """
+
+def in_turns(steps, rounds):
+    """Return {name: [seconds]} of functions that take turns. Each has run once before."""
     times = {name: [] for name in steps}
     for _ in range(rounds):
         for name, step in steps.items():
-            start = time.perf_counter()
-            step()
-            times[name].append(time.perf_counter() - start)
-    return {name: min(values) for name, values in times.items()}
+            times[name].append(seconds(step))
+    return times
+
+
+def smallest(steps, rounds):
+    """Return {name: seconds}: what else a machine does can only add to a time."""
+    return {name: min(times) for name, times in in_turns(steps, rounds).items()}

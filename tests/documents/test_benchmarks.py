@@ -35,32 +35,15 @@ def benchmarks(monkeypatch):
 
 
 @once
-def test_tables_are_those_of_their_results(tmp_path, monkeypatch):
-    import report
-    from accelerators import tables
-    from everybody import common
+def test_tables_are_those_of_their_results(tmp_path):
+    import tables
     from matplotlib import pyplot
 
-    found, compiled = report.load(), tables.load()
-    assert set(found) == set(report.HOSTS)
-    page = read("benchmarks/README.md")
-    assert report.short_table(found) in page and report.ranges_table(found) in page
-    of_programs = tables.short_table, tables.torch_table, tables.reductions_table
-    assert all(table(compiled) in page for table in of_programs) and common.table() in page
-    assert read("benchmarks/results/micro_batch.md") == report.long_table(found)
-    assert read("benchmarks/results/accelerators.md") == tables.long_page(compiled)
-    monkeypatch.setattr(report, "RESULTS", tmp_path)
-    report.draw(found)  # the picture has bars
+    for page, shown in tables.in_pages().items():
+        assert [table for table in shown if table not in read(page)] == []
+        assert "results" not in page or read(page) == shown[0]
+    tables.draw(tmp_path / "drawn.png")  # the picture has bars
     assert len(pyplot.gca().containers) == 3 and all(pyplot.gca().containers)
-
-
-@once
-def test_ratios_are_those_of_their_results():
-    import ratios
-
-    found = ratios.load()
-    assert ratios.table(found) in read("docs/cost.md")
-    assert f"[{ratios.range_of_steps(found)}](docs/cost.md)" in read("README.md")
     prose = re.sub(r"(?m)^[|!].*\n", "", read("docs/cost.md"))
     assert re.findall(r"\d\.\d+ to \d", prose) == []  # a range is in a table
 
@@ -86,18 +69,12 @@ def shown(figures):
 
 
 @once
-def test_tables_of_a_gpu_are_those_of_the_newest_file():
-    from on_gpu import tables
+def test_tables_of_a_gpu_name_their_card_and_versions():
+    import tables
 
-    found, alone = tables.load(), tables.load("alone")
-    times = [tables.fit_table(found, backend) for backend in found["fit"]]
-    shown = [
-        ("benchmarks/README.md", found, [*times, tables.memory_table(found)]),
-        ("benchmarks/README.md", alone, [tables.alone_table(alone), tables.torch_table(alone)]),
-        ("docs/exactness.md", found, [tables.distances_table(found)]),
-    ]
-    for page, of, expected in shown:
-        assert [table for table in expected if table not in read(page)] == []
+    found, alone = tables.newest_gpu(), tables.newest_gpu("alone")
+    pages = ("benchmarks/README.md", found), ("benchmarks/README.md", alone)
+    for page, of in (*pages, ("docs/exactness.md", found)):
         parts = of["card"], of["date"], f"keras_accum {of['versions']['keras_accum']}"
         assert [part for part in parts if part not in read(page)] == []
 
@@ -107,7 +84,7 @@ def test_tables_of_a_gpu_are_those_of_the_newest_file():
 @once
 def test_the_benchmark_of_a_gpu_runs_without_one(tmp_path):
     """Every part of it, on small networks."""
-    from on_gpu import tables
+    import tables
 
     path = tmp_path / "found.json"
     program = str(PROJECT / "benchmarks" / "gpu.py")
@@ -127,9 +104,10 @@ def test_the_benchmark_of_a_gpu_runs_without_one(tmp_path):
 
 @pytest.mark.skipif(not hosts.IS_TORCH or hosts.IS_KERAS_3_16, reason="PyTorch and Keras 3.15's")
 def test_where_pytorch_waits():
-    from accelerators import tables, waits
+    import tables
+    from accelerators import waits
 
-    assert waits.count() == tables.load()["torch"]["cases"]
+    assert waits.measure() == tables.compiled("torch")["cases"]
 
 
 @thorough

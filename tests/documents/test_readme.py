@@ -55,13 +55,13 @@ def test_a_type_checker_knows_everything_in_the_first_script():
 @once
 def test_the_comparison_is_that_of_the_benchmark(monkeypatch):
     monkeypatch.syspath_prepend(str(hosts.PROJECT / "benchmarks"))
-    from everybody import common
+    import tables
 
     def rows(text):
         lines = [line.strip("| ").split(" | ") for line in text.splitlines() if line[:1] == "|"]
         return {cells[0]: cells[1:] for cells in lines if cells[0] != "---"}
 
-    measured, shown = rows(common.table()), rows(README[README.index("| case |") :])
+    measured, shown = rows(tables.everybody_table()), rows(README[README.index("| case |") :])
     places = [measured["case"].index(package) for package in shown["case"]]
     cases = shown.keys() & measured.keys()
     assert len(cases) == 4  # the heads, too

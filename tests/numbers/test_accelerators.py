@@ -14,16 +14,17 @@ if not os.environ.get("KERAS_ACCUM_TEST_ACCELERATORS"):
     pytest.skip("only `nox -s accelerators` has XLA's plugin", allow_module_level=True)
 sys.path.append(str(hosts.PROJECT / "benchmarks"))
 
-from accelerators import collectives, devices, programs, tables
-from accelerators.measure import figures
+import tables
+from accelerators import K, collectives, programs
+from accelerators import compiled as compiler
 from shared.contenders import CONDITIONAL, DECIDE, DEFAULT, IN_SLICES, OWN, STOCK
 
 
 @pytest.fixture(scope="module")
 def compiled():
     made = programs.alone(programs.LARGE, [DEFAULT, CONDITIONAL, DECIDE, STOCK, OWN])
-    (device,) = devices.find("gpu")
-    return {name: figures(device, program) for name, program in made.items()}
+    (device,) = compiler.find("gpu")
+    return {name: compiler.figures(device, program) for name, program in made.items()}
 
 
 @pytest.mark.parametrize("name", [STOCK, DEFAULT, DECIDE])
@@ -62,8 +63,7 @@ def test_micro_batches_reduces_once_in_an_update():
     found = collectives.count("gpu", tables.DATA_PARALLEL, names)
     once = {"all-reduce": 1, "in a loop": 0, "bytes": 4.0}
     assert found.pop(IN_SLICES) == once
-    k = programs.K
-    assert found == dict.fromkeys(names, {"all-reduce": k, "in a loop": 0, "bytes": 4.0 * k})
+    assert found == dict.fromkeys(names, {"all-reduce": K, "in a loop": 0, "bytes": 4.0 * K})
 
 
 def test_micro_batches_reduces_fewer_bytes_with_split_weights():
