@@ -6,21 +6,22 @@ _CHANGES = "A trial might leave something behind: {} is in it."
 
 
 def make_program(function):
-    """Return a program for lists of NumPy arrays.
+    """Return a program for lists of NumPy arrays of the same shapes.
 
     It raises a ValueError if it would write a variable or run Python.
     """
-    program, graphs = tf.function(function, autograph=False), []
+    program, made = tf.function(function, autograph=False), []
 
     def run(arrays):
-        graph = program.get_concrete_function(arrays).graph
-        if graph not in graphs:
-            for node in _list_nodes(graph.as_graph_def()):
+        if not made:  # later arrays have the same shapes
+            # Not `program(arrays)`: TensorFlow would warn of many functions made in one place.
+            concrete = program.get_concrete_function(arrays)
+            for node in _list_nodes(concrete.graph.as_graph_def()):
                 writes = "Resource" in node.op and "Gather" not in node.op
                 if writes or node.op.startswith("Assign") or "PyFunc" in node.op:
                     raise ValueError(_CHANGES.format(node.op))
-            graphs.append(graph)
-        return program(arrays)
+            made.append(concrete)
+        return made[0](arrays)
 
     return run
 
