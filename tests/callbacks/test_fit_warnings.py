@@ -310,7 +310,7 @@ def test_a_loss_that_compares_samples(is_said, loss):
 @pytest.mark.parametrize("accum_iters", [1, LENGTH])
 @pytest.mark.parametrize("reduction", ["mean", "auto", "weighted"])
 def test_only_training_calls_a_loss(accum_iters, reduction):
-    """Each micro-batch once, and with the user's samples alone."""
+    """Each micro-batch once, and a trial on made-up samples where `fit` weighs."""
     seen = []
 
     class Loss(keras.losses.Loss):
@@ -320,9 +320,11 @@ def test_only_training_calls_a_loss(accum_iters, reduction):
 
     model = eager(dense_model(), sgd(accum_iters=accum_iters, reduction=reduction), Loss())
     fit(model, SIZE, PAIR, epochs=1)
+    expected = list(map(float, PAIR[1][::SIZE, 0]))
+    assert [value for value in seen if value in expected] == expected
     # Keras itself may call it once, to find shapes.
-    np.testing.assert_allclose(seen[-6:], PAIR[1][::SIZE, 0], rtol=1e-6)
-    assert len(seen) <= 7
+    is_tried = reduction != "mean" and accum_iters > 1
+    assert len(seen) <= 7 + 20 * is_tried
 
 
 @pytest.mark.parametrize("bad, count", [(1, 1), (0, 0)])
