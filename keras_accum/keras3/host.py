@@ -1,7 +1,5 @@
 """What the rest of the package knows of Keras 3."""
 
-import contextlib
-
 import keras
 import numpy as np
 
@@ -13,20 +11,17 @@ from keras_accum.keras3.masks import get_mask, set_mask
 IS_TORCH = keras.backend.backend() == "torch"
 make_ratios = list
 
-
-def make_program(function):
-    return lambda arrays: function(keras.tree.map_structure(keras.ops.convert_to_tensor, arrays))
-
-
 if keras.backend.backend() == "tensorflow":
-    from tensorflow import init_scope as outside
-
+    from keras_accum.tensorflow import programs
     from keras_accum.tensorflow.ratios import make_ratios
+
+    def make_program(function):
+        """Return a graph that runs for each structure: in one graph, equal seeds draw the same."""
+        program = programs.make_program(lambda structure: function([structure])[0])
+        return lambda structures: list(map(program, structures))
 
 elif keras.backend.backend() == "jax":
     import jax
-
-    outside = contextlib.nullcontext
 
     def make_program(function):
         """Return a program: operations would be compiled one by one, or belong to a trace."""
@@ -42,11 +37,13 @@ elif keras.backend.backend() == "jax":
 else:
     import torch
 
-    @contextlib.contextmanager
-    def outside():
-        # On a GPU, a label that isn't a class would end the process.
-        with torch.no_grad(), keras.device("cpu"):
-            yield
+    def make_program(function):
+        def run(arrays):
+            # On a GPU, a label that isn't a class would end the process.
+            with torch.no_grad(), keras.device("cpu"):
+                return function(keras.tree.map_structure(keras.ops.convert_to_tensor, arrays))
+
+        return run
 
 
 def read(variable):
@@ -69,11 +66,7 @@ def prepare(function):
 
     run = make_program(call_on_each)
 
-    def call_outside(structures):
-        with outside():
-            return keras.tree.map_structure(read, run(structures))
-
-    return call_outside
+    return lambda structures: keras.tree.map_structure(read, run(structures))
 
 
 def _list_penalized(model):

@@ -101,7 +101,8 @@ class TappedLoss:
         """Find out whether a user's loss compares samples. `Term` knows it of Keras's own."""
         if arrays and not (self._is_tried or is_of_keras(read_function(self._loss))):
             self._is_tried = True
-            self._answer = try_loss(self._host, self._loss.call, arrays)
+            # A copy, because a loss may keep something of each batch.
+            self._answer = try_loss(self._host, _copy(self._loss).call, arrays)
 
 
 def _call_noting(loss, *arguments):
@@ -115,10 +116,16 @@ def _call_noting(loss, *arguments):
         calls.append((arrays, loss.call(*arrays, **keywords)))
         return calls[-1][1]
 
-    twin = object.__new__(type(loss))
-    vars(twin).update(vars(loss), call=call_and_note)
+    twin = _copy(loss)
+    vars(twin).update(call=call_and_note)
     result = twin(*arguments)
     return (result, *calls[0]) if len(calls) == 1 else (result, (), None)
+
+
+def _copy(loss):
+    twin = object.__new__(type(loss))
+    vars(twin).update(vars(loss))
+    return twin
 
 
 def find_own_losses(host, model):

@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from keras_accum.host import check_members, find_user_classes, is_named
 from keras_accum.host.description import Host
+from keras_accum.tensorflow.programs import make_program
 from keras_accum.tensorflow.ratios import make_ratios
 from keras_accum.tf_keras.imports import IMPORT_KERAS, keras
 
@@ -26,12 +27,12 @@ class _Host(Host):
     make_ratios = staticmethod(make_ratios)
 
     def prepare(self, function):
-        def call_outside(structures):
-            with tf.init_scope():
-                tensors = tf.nest.map_structure(tf.convert_to_tensor, structures)
-                return tf.nest.map_structure(self.read, [function(each) for each in tensors])
+        program = make_program(function)
 
-        return call_outside
+        def call_on_each(structures):
+            return tf.nest.map_structure(self.read, list(map(program, structures)))
+
+        return call_on_each
 
     def get_mask(self, output):
         return getattr(output, "_keras_mask", None)  # not every output has a mask

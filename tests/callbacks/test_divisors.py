@@ -280,6 +280,32 @@ def test_a_window_is_the_big_batch_or_says_why(build, data, loss, says, is_exact
     assert_equal(actual, expected, rtol=0, atol=1e-6)
 
 
+class Keeps(keras.losses.Loss):
+    """Keeps something in Python, and in a variable of TensorFlow."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+        self.scale = hosts.tf.Variable(1.0, dtype=hosts.FLOATX) if hosts.IS_TENSORFLOW else None
+
+    def call(self, y_true, y_pred):
+        values, self.calls = squares(y_true, y_pred), self.calls + 1
+        if self.scale is not None:
+            self.scale.assign(self.scale / 2 + hosts.tf.reduce_mean(y_true))
+        return values
+
+
+def test_what_a_loss_keeps_is_of_your_data():
+    """Samples that were made up leave nothing."""
+    (batches, _), kept = samples(), []
+    for optimizer in hosts.ours("SGD", accum_iters=3, **RATE), stock_sgd():
+        loss = Keeps()
+        train(network, optimizer, batches, loss)
+        kept.append((loss.calls, loss.scale if loss.scale is None else loss.scale.numpy()))
+    (calls, scale), (most, expected) = kept
+    assert calls <= most and scale == expected
+
+
 # -- no false alarms -------------------------------------------------------------------------------
 
 
