@@ -3,6 +3,7 @@
 `numbers/test_right_by_default.py` has the same decisions in trainings.
 """
 
+import itertools
 from types import SimpleNamespace
 
 import numpy as np
@@ -267,7 +268,7 @@ def test_a_name_and_a_shape():
 
 # -- a trial ---------------------------------------------------------------------------------------
 
-drawn = np.random.default_rng(0)
+drawn, draws = np.random.default_rng(0), itertools.cycle([0, 1e-4, 1e-2, 1e-2])
 SAME, DIFFER, MISSING = Answer.SAME, Answer.DIFFER, Answer.DIFFER_IF_MISSING
 COMPARES = {
     "a mean for each sample": (lambda y, p: ((y - p) ** 2).mean(-1), SAME),
@@ -275,6 +276,9 @@ COMPARES = {
     "a scalar for all": (lambda y, p: p.sum() / y.sum(), DIFFER),
     "an average that is taken away": (lambda y, p: (p - p.mean(0)).max(-1), DIFFER),
     "random draws": (lambda y, p: drawn.normal() * p.mean(0), SAME),
+    "small draws, then large ones": (lambda y, p: p.mean() + next(draws), SAME),
+    "NaN together": (lambda y, p: p.mean(-1) * (np.nan if len(p) == 5 else 1), None),
+    "NaN together for NaN": (lambda y, p: p.mean(-1) + (0 * y.sum() if len(p) == 5 else 0), SAME),
     "neighbours": (lambda y, p: p[1:] - p[:-1], DIFFER),
     "an error": (lambda y, p: y.no_such_member, None),
     "classes alone": (lambda y, p: classes_alone(y).mean(-1) + p.mean(-1), SAME),
@@ -316,14 +320,18 @@ def samples_of_a_trial(shape, dtypes):
     return seen
 
 
-# The shape that a graph knows, and that of a trial. In large samples, sides are at most 8.
+# The shape that a graph knows, and that of a trial. In large samples, sides are at most 16.
 SHAPES = {
     (None, 2): (2,),
     (2**19, 2): (2,),
     (None, None): (4,),
     (None, 2**16): (2**16,),
-    (None, 2**16 + 1): (8,),
-    (None, 2, 2**16): (2, 8),
+    (None, 2**16 + 1): (16,),
+    (None, 2, 2**16): (2, 16),
+    (None, 64, 64): (64, 64),
+    (None, 64, 64, 3): (16, 16, 3),
+    (None, 13, 13, 85): (13, 13, 85),
+    (None, 64, 9, 2**8): (16, 9, 2**8),
 }
 
 
@@ -338,6 +346,20 @@ def test_a_size_that_only_one_array_knows():
     for shapes in [(None, None), (None, 2)], [(None, 2), (None, None)], [(None, None, 2), (9, 2)]:
         given = [SimpleNamespace(shape=shape, dtype="float32") for shape in shapes]
         assert try_loss(NumPyHost(), lambda y, p: (y - p.mean(0)).mean(-1), given) is DIFFER
+
+
+def test_large_samples_in_arrays_of_different_ranks():
+    """Classes may have an axis less."""
+    seen = []
+
+    def function(y, p):
+        seen.append((y.shape[1:], p.shape[1:]))
+        return p.mean(-1).mean(-1).mean(-1)
+
+    shapes = (None, 64, 64), (None, 64, 64, 19)
+    given = [SimpleNamespace(shape=shape, dtype="float32") for shape in shapes]
+    assert try_loss(NumPyHost(), function, given) is SAME
+    assert {*seen} == {((16, 16), (16, 16, 19))}
 
 
 def test_the_samples_of_a_trial():
