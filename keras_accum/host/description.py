@@ -30,7 +30,7 @@ class Host:
     read, write: a variable's value as a NumPy array, and the inverse. `read` also takes a tensor.
     prepare: returns a function that calls another one on each of some structures of NumPy arrays,
         and returns NumPy arrays. It runs outside of any trace and gradient, and variables of Keras
-        3 keep their values.
+        3 keep their values. It also takes whether to use the CPU, where PyTorch has another device.
     make_ratios: returns a list of what compares numbers in graphs, empty if Python knows all sizes.
     is_traced: False if train steps run eagerly, so Python sees every value.
     closes_in_steps: True if the last train step of an epoch closes a window that isn't whole,

@@ -13,15 +13,19 @@ from keras_accum.keras3.masks import get_mask, set_mask
 IS_TORCH = keras.backend.backend() == "torch"
 make_ratios = list
 if keras.backend.backend() == "tensorflow":
-    from tensorflow import init_scope as outside
+    import tensorflow as tf
 
     from keras_accum.tensorflow.programs import make_program
     from keras_accum.tensorflow.ratios import make_ratios
 
+    def outside(on_cpu):
+        return tf.init_scope()
+
 elif keras.backend.backend() == "jax":
     import jax
 
-    outside = contextlib.nullcontext  # a compiled program isn't part of a trace
+    def outside(on_cpu):
+        return contextlib.nullcontext()  # a compiled program isn't part of a trace
 
     def make_program(function):
         made = []
@@ -37,9 +41,8 @@ else:
     import torch
 
     @contextlib.contextmanager
-    def outside():
-        # On a GPU, a label that isn't a class would end the process.
-        with torch.no_grad(), keras.device("cpu"):
+    def outside(on_cpu):
+        with torch.no_grad(), keras.device("cpu") if on_cpu else contextlib.nullcontext():
             yield
 
     def make_program(function):
@@ -69,8 +72,8 @@ def prepare(function):
 
     run = make_program(call_on_each)
 
-    def call_outside(structures):
-        with outside():
+    def call_outside(structures, on_cpu):
+        with outside(on_cpu):
             return keras.tree.map_structure(read, run(structures))
 
     return call_outside

@@ -29,7 +29,7 @@ class _Host(Host):
     def prepare(self, function):
         run = make_program(lambda structures: list(map(function, structures)))
 
-        def call_outside(structures):
+        def call_outside(structures, on_cpu):
             with tf.init_scope():
                 return tf.nest.map_structure(self.read, run(structures))
 
