@@ -9,6 +9,7 @@ import sys
 
 import hosts
 import pytest
+from hosts import keras
 
 if not os.environ.get("KERAS_ACCUM_TEST_ACCELERATORS"):
     pytest.skip("only `nox -s accelerators` has XLA's plugin", allow_module_level=True)
@@ -71,3 +72,14 @@ def test_micro_batches_reduces_fewer_bytes_with_split_weights():
     found = collectives.count("gpu", tables.MODEL_PARALLEL, [DEFAULT])
     moved = {name: row["bytes"] for name, row in found.items()}
     assert moved[DEFAULT] > 4 * moved[IN_SLICES]
+
+
+def test_bfloat16_halves_what_is_reduced():
+    """XLA rounds gradients for it, and also the sums of `MicroBatches`, which are float32."""
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    try:
+        found = collectives.count("gpu", tables.DATA_PARALLEL, [STOCK, DEFAULT])
+    finally:
+        keras.config.set_dtype_policy(hosts.FLOATX)
+    moved = {name: row["bytes"] for name, row in found.items()}
+    assert moved == {STOCK: 2.0, DEFAULT: 2.0 * K, IN_SLICES: 2.0}
