@@ -1,33 +1,39 @@
 """A function of arrays as a program of TensorFlow that changes nothing."""
 
+import re
+
 import tensorflow as tf
 
-_CHANGES = "A trial might leave something behind: {} is in it."
+from keras_accum.host.description import LARGEST_NETWORK
+
+_CHANGES = re.compile("Assign|Resource(?!Gather)|.*PyFunc")  # types of operations
 
 
-def make_program(function):
+def make_program(function, autograph=False):
     """Return a program for lists of NumPy arrays of the same shapes.
 
-    It raises a ValueError if it would write a variable or run Python.
+    It raises a ValueError, and runs nothing, if it would write a variable, run Python or call a
+    LARGEST_NETWORK.
+
+    autograph: True to convert Python's control flow, as tf_keras does.
     """
-    program, made = tf.function(function, autograph=False), []
+    program, made = tf.function(function, autograph=autograph), []
 
     def run(arrays):
         if not made:  # later arrays have the same shapes
             # Not `program(arrays)`: TensorFlow would warn of many functions made in one place.
             concrete = program.get_concrete_function(arrays)
-            for node in _list_nodes(concrete.graph.as_graph_def()):
-                writes = "Resource" in node.op and "Gather" not in node.op
-                if writes or node.op.startswith("Assign") or "PyFunc" in node.op:
-                    raise ValueError(_CHANGES.format(node.op))
+            _check(concrete.graph)
             made.append(concrete)
         return made[0](arrays)
 
     return run
 
 
-def _list_nodes(graph):
-    nodes = list(graph.node)
-    for function in graph.library.function:
-        nodes += function.node_def
-    return nodes
+def _check(graph):
+    definition = graph.as_graph_def()
+    nodes = [definition.node, *(called.node_def for called in definition.library.function)]
+    if any(_CHANGES.match(node.op) for each in nodes for node in each):
+        raise ValueError("the function may change something")
+    if sum(variable.shape.num_elements() or 0 for variable in graph.variables) >= LARGEST_NETWORK:
+        raise ValueError("the function calls a large network")

@@ -27,7 +27,7 @@ class _Host(Host):
     make_ratios = staticmethod(make_ratios)
 
     def prepare(self, function):
-        run = make_program(lambda structures: list(map(function, structures)))
+        run = make_program(lambda structures: [function(each) for each in structures], True)
 
         def call_outside(structures, on_cpu):
             with tf.init_scope():

@@ -5,6 +5,7 @@ test_right_by_default.py has the table of ordinary programs.
 
 import re
 import warnings
+from types import SimpleNamespace
 
 import hosts
 import numpy as np
@@ -16,6 +17,9 @@ from training import assert_equal, compiled, is_ours, weights
 skip_file_on_keras2("reduction='auto'")
 
 import programs  # noqa: E402
+
+from keras_accum.terms.separability import try_loss  # noqa: E402
+from keras_accum.terms.term import Answer  # noqa: E402
 
 layers = keras.layers
 SIZES = [1, 3, 2]  # samples in the micro-batches of a window
@@ -314,6 +318,19 @@ def test_a_loss_that_keeps_something():
         model.fit(x, y, batch_size=len(x) // 2, shuffle=False, verbose=0)
         found.append([float(hosts.array(loss.average)), float(loss.attribute)])
     np.testing.assert_allclose(*found, rtol=1e-6)
+
+
+def test_a_loss_with_a_large_network_is_not_tried():
+    """Such as perceptual losses."""
+    given = [SimpleNamespace(shape=(None, 8), dtype=hosts.FLOATX)] * 2
+    for units, expected in (1, Answer.DIFFER), (2**19, None):
+        network = layers.Dense(units)
+        network.build((None, 8))
+
+        def compare(y, p, network=network):
+            return function("sum")(network(p)) / function("sum")(y)
+
+        assert try_loss(hosts.accum.ApplyPartialWindow.host, compare, given) is expected
 
 
 # -- no false alarms -------------------------------------------------------------------------------
