@@ -12,6 +12,9 @@ SET_UP = """\
 >>> model = keras.Sequential([keras.layers.Dense(1)])
 >>> x, y = np.ones((100, 3)), np.ones((100, 1))"""
 
+# The number of weights from which a loss with a network isn't tried, which could take a minute.
+LARGEST_NETWORK = 2**20
+
 
 class Host:
     """The Keras that a model is written in. Each Keras has a subclass.
@@ -29,8 +32,8 @@ class Host:
     least_weight: the least weight of a micro-batch in `fit`.
     read, write: a variable's value as a NumPy array, and the inverse. `read` also takes a tensor.
     prepare: returns a function that calls another one on each of some structures of NumPy arrays,
-        and returns NumPy arrays. It runs outside of any trace and gradient, and variables of Keras
-        3 keep their values.
+        and returns NumPy arrays. It runs outside of any trace and gradient. Variables keep their
+        values, or it raises a ValueError, as it does for a LARGEST_NETWORK.
     make_ratios: returns a list of what compares numbers in graphs, empty if Python knows all sizes.
     is_traced: False if train steps run eagerly, so Python sees every value.
     closes_in_steps: True if the last train step of an epoch closes a window that isn't whole,

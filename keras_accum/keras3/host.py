@@ -1,10 +1,12 @@
 """What the rest of the package knows of Keras 3."""
 
+import math
+
 import keras
 import numpy as np
 
 from keras_accum.host import check_members, parse_version
-from keras_accum.host.description import Host
+from keras_accum.host.description import LARGEST_NETWORK, Host
 from keras_accum.host.layers import normalizes_batches, torch_modules
 from keras_accum.keras3.masks import get_mask, set_mask
 
@@ -59,9 +61,23 @@ def read(variable):
     return np.asarray(value).copy()
 
 
+class _Reading(keras.StatelessScope):
+    """Keeps variables as they are, and raises a ValueError for a LARGEST_NETWORK."""
+
+    def __init__(self):
+        super().__init__()
+        self._sizes = {}
+
+    def get_current_value(self, variable):
+        self._sizes[id(variable)] = math.prod(variable.shape)
+        if sum(self._sizes.values()) >= LARGEST_NETWORK:
+            raise ValueError("the function calls a large network")
+        return super().get_current_value(variable)
+
+
 def prepare(function):
     def call_on_each(structures):
-        with keras.StatelessScope():
+        with _Reading():
             return [function(structure) for structure in structures]
 
     run = make_program(call_on_each)

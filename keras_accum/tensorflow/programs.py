@@ -4,32 +4,35 @@ import re
 
 import tensorflow as tf
 
+from keras_accum.host.description import LARGEST_NETWORK
 
-def make_program(function):
+_WRITE = re.compile("Assign|Resource(?!Gather)")  # the type of an operation
+
+
+def make_program(function, autograph=False):
     """Return a function that runs as a graph of its own, outside of any other and of a gradient.
 
-    It raises a ValueError, and runs nothing, if the function writes a variable.
+    It raises a ValueError, and runs nothing, if the function writes a variable, or calls a
+    LARGEST_NETWORK.
+
+    autograph: True to convert control flow of Python, as tf_keras does.
     """
 
-    @tf.function
-    def program(structure):
-        results = function(structure)
-        _refuse_writes(tf.compat.v1.get_default_graph())
-        return results
+    program = tf.function(function, autograph=autograph)
 
     def run(structure):
         with tf.init_scope():
-            return program(tf.nest.map_structure(tf.convert_to_tensor, structure))
+            tensors = tf.nest.map_structure(tf.convert_to_tensor, structure)
+            _check(program.get_concrete_function(tensors).graph)
+            return program(tensors)
 
     return run
 
 
-def _refuse_writes(graph):
+def _check(graph):
     definition = graph.as_graph_def()
     nodes = [definition.node, *(called.node_def for called in definition.library.function)]
-    written = {node.op for each in nodes for node in each if _WRITES.match(node.op)}
-    if written:
-        raise ValueError(f"the function writes variables: {sorted(written)}")
-
-
-_WRITES = re.compile("Assign|Resource(?!Gather)")
+    if any(_WRITE.match(node.op) for each in nodes for node in each):
+        raise ValueError("the function writes a variable")
+    if sum(variable.shape.num_elements() or 0 for variable in graph.variables) >= LARGEST_NETWORK:
+        raise ValueError("the function calls a large network")

@@ -27,7 +27,7 @@ class _Host(Host):
     make_ratios = staticmethod(make_ratios)
 
     def prepare(self, function):
-        program = make_program(function)
+        program = make_program(function, autograph=True)
 
         def call_on_each(structures):
             return tf.nest.map_structure(self.read, list(map(program, structures)))

@@ -5,6 +5,7 @@ test_right_by_default.py has the table of ordinary programs.
 
 import re
 import warnings
+from types import SimpleNamespace
 
 import hosts
 import numpy as np
@@ -16,6 +17,9 @@ from training import assert_equal, compiled, is_ours, weights
 skip_file_on_keras2("reduction='auto'")
 
 import programs  # noqa: E402
+
+from keras_accum.terms.separability import try_loss  # noqa: E402
+from keras_accum.terms.term import Answer  # noqa: E402
 
 layers = keras.layers
 SIZES = [1, 3, 2]  # samples in the micro-batches of a window
@@ -304,6 +308,19 @@ def test_what_a_loss_keeps_is_of_your_data():
         kept.append((loss.calls, loss.scale if loss.scale is None else loss.scale.numpy()))
     (calls, scale), (most, expected) = kept
     assert calls <= most and scale == expected
+
+
+def test_a_loss_with_a_large_network_is_not_tried():
+    """Such as perceptual losses."""
+    given = [SimpleNamespace(shape=(None, 8), dtype=hosts.FLOATX)] * 2
+    for units, expected in (1, Answer.DIFFER), (2**17, None):
+        network = layers.Dense(units)
+        network.build((None, 8))
+
+        def compare(y, p, network=network):
+            return function("sum")(network(p)) / function("sum")(y)
+
+        assert try_loss(hosts.accum.ApplyPartialWindow.host, compare, given) is expected
 
 
 # -- no false alarms -------------------------------------------------------------------------------
