@@ -144,6 +144,7 @@ ADDONS = (
     *("stardist==0.9.2", "keras-self-attention==0.51.0", "keras-bert==0.89.0"),
     *("tensorflow-probability==0.23.0", "dm-tree==0.1.8", "astropy==7.2.3", "PyYAML==6.0.4"),
     *("Flask==2.3.3", "gin-config==0.5.0", "mpmath==1.4.1"),
+    "setuptools==80.9.0",  # newer ones have no pkg_resources, which astroNN imports
 )
 ADDONS_ALONE = (
     *("tensorflow-ranking==0.5.5", "tensorflow-serving-api==2.15.1", "dlomix==0.1.6"),

@@ -35,7 +35,7 @@ class Host:
     prepare: returns a function that calls another one on each of some structures of NumPy arrays,
         and returns NumPy arrays. It runs outside of any trace and gradient. Variables keep their
         values, or it raises a ValueError, as it does for a LARGEST_NETWORK. It also takes whether
-        to use the CPU, where PyTorch has another device.
+        targets are missing: these may be no classes, which not every kernel checks.
     make_ratios: returns a list of what compares numbers in graphs, empty if Python knows all sizes.
     is_traced: False if train steps run eagerly, so Python sees every value.
     closes_in_steps: True if the last train step of an epoch closes a window that isn't whole,

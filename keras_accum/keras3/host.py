@@ -14,18 +14,18 @@ from keras_accum.keras3.masks import get_mask, set_mask
 IS_TORCH = keras.backend.backend() == "torch"
 make_ratios = list
 if keras.backend.backend() == "tensorflow":
-    import tensorflow as tf
-
-    from keras_accum.tensorflow.programs import make_program
+    from keras_accum.tensorflow import programs
     from keras_accum.tensorflow.ratios import make_ratios
 
-    def outside(on_cpu):
-        return tf.init_scope()
+    make_program = programs.make_program
+
+    def outside(structures, with_missing):
+        return programs.outside(with_missing)
 
 elif keras.backend.backend() == "jax":
     import jax
 
-    def outside(on_cpu):
+    def outside(structures, with_missing):
         return contextlib.nullcontext()  # a compiled program isn't part of a trace
 
     def make_program(function):
@@ -42,8 +42,16 @@ else:
     import torch
 
     @contextlib.contextmanager
-    def outside(on_cpu):
-        with torch.no_grad(), keras.device("cpu") if on_cpu else contextlib.nullcontext():
+    def outside(structures, with_missing):
+        if not with_missing:
+            with torch.no_grad():
+                yield
+            return
+        # Targets of another shape than outputs may be indices. On a GPU, one that isn't in range
+        # ends the process, and on a CPU, that of CTC reads elsewhere.
+        if any(len({array.shape for array in batch}) > 1 for batch in sum(structures, [])):
+            raise ValueError("the targets may be indices")
+        with torch.no_grad(), keras.device("cpu"):
             yield
 
     def make_program(function):
@@ -87,8 +95,8 @@ def prepare(function):
 
     run = make_program(call_on_each)
 
-    def call_outside(structures, on_cpu):
-        with outside(on_cpu):
+    def call_outside(structures, with_missing):
+        with outside(structures, with_missing):
             return keras.tree.map_structure(read, run(structures))
 
     return call_outside

@@ -1,5 +1,6 @@
 """A function of arrays as a program of TensorFlow that changes nothing."""
 
+import contextlib
 import re
 
 import tensorflow as tf
@@ -28,6 +29,13 @@ def make_program(function, autograph=False):
         return made[0](arrays)
 
     return run
+
+
+@contextlib.contextmanager
+def outside(with_missing):
+    """Scope outside of any graph and gradient; on the CPU, where kernels check labels, if asked."""
+    with tf.init_scope(), tf.device("CPU:0") if with_missing else contextlib.nullcontext():
+        yield
 
 
 def _check(graph):

@@ -46,9 +46,9 @@ def try_on_samples(host, call_on, join, arrays):
     names = [str(getattr(dtype, "name", dtype)).split(".")[-1] for dtype in dtypes]
     run = host.prepare(call_on)
 
-    def evaluate(groups, on_cpu):
+    def evaluate(groups, with_missing):
         counts = [[len(batch[0]) for batch in batches] for batches in groups]
-        return list(map(join, run(groups, on_cpu), counts))
+        return list(map(join, run(groups, with_missing), counts))
 
     return compare(evaluate, list(map(read_shape, arrays)), names)
 
@@ -59,8 +59,8 @@ def compare(evaluate, shapes, dtypes):
     Return None if `evaluate` rejects samples of these shapes and dtypes. They are made up, because
     a traced train step knows no values.
 
-    evaluate: gets three lists of batches, each a list of NumPy arrays, and whether to use the CPU,
-        and returns the values of each list as a NumPy array.
+    evaluate: gets three lists of batches, each a list of NumPy arrays, and whether targets are
+        missing, and returns the values of each list as a NumPy array.
     """
     random, answer = np.random.default_rng(0), None
     shapes = _crop([_complete(shape, shapes) for shape in shapes])
@@ -82,9 +82,8 @@ def compare(evaluate, shapes, dtypes):
             whole, first, last = (
                 [array[start:stop] for array in arrays] for start, stop in ((0, 5), (0, 3), (3, 5))
             )
-            # On a GPU, PyTorch ends the process for a label that isn't a class.
-            on_cpu = if_different is Answer.DIFFER_IF_MISSING
-            joined, again, apart = evaluate([[whole], [whole], [first, last]], on_cpu)
+            with_missing = if_different is Answer.DIFFER_IF_MISSING
+            joined, again, apart = evaluate([[whole], [whole], [first, last]], with_missing)
             if len(apart) != len(joined):
                 joined, again, apart = joined.sum(), again.sum(), apart.sum()
             if not np.isfinite(joined).all():  # NaN for NaN says nothing

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from keras_accum.host import check_members, find_user_classes, is_named
 from keras_accum.host.description import Host
-from keras_accum.tensorflow.programs import make_program
+from keras_accum.tensorflow import programs
 from keras_accum.tensorflow.ratios import make_ratios
 from keras_accum.tf_keras.imports import IMPORT_KERAS, keras
 
@@ -27,10 +27,12 @@ class _Host(Host):
     make_ratios = staticmethod(make_ratios)
 
     def prepare(self, function):
-        run = make_program(lambda structures: [function(each) for each in structures], True)
+        run = programs.make_program(
+            lambda structures: [function(each) for each in structures], True
+        )
 
-        def call_outside(structures, on_cpu):
-            with tf.init_scope():
+        def call_outside(structures, with_missing):
+            with programs.outside(with_missing):
                 return tf.nest.map_structure(self.read, run(structures))
 
         return call_outside

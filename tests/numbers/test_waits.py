@@ -115,7 +115,12 @@ def test_labels_that_are_no_classes_stay_on_the_cpu():
         )
         return keras.ops.mean((y_true - y_pred) ** 2, axis=-1)
 
-    given = [types.SimpleNamespace(shape=(None, 3), dtype="float32")] * 2
+    host, usual = hosts.accum.MicroBatches.host, {("cuda", "cuda")}
+    given = [
+        types.SimpleNamespace(shape=shape, dtype="float32") for shape in ((None, 3), (None, 1))
+    ]
     with keras.device("gpu:0"), Device():
-        assert try_loss(hosts.accum.MicroBatches.host, loss, given) is Answer.SAME
-    assert ("cuda", "cuda") in seen[True] and seen[False] == {("cpu", "cpu")}
+        assert try_loss(host, loss, given) is Answer.SAME
+        assert seen == {True: usual}  # of another shape, they may be indices
+        assert try_loss(host, loss, given[:1] * 2) is Answer.SAME
+    assert usual < seen[True] and seen[False] == {("cpu", "cpu")}

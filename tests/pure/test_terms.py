@@ -310,7 +310,7 @@ def samples_of_a_trial(shape, dtypes):
     """The batches of a trial: those of five, five, three and two samples, for each change."""
     seen = []
 
-    def evaluate(groups, on_cpu):
+    def evaluate(groups, with_missing):
         seen.extend(sum(groups, []))
         return [np.ones(5)] * 3
 

@@ -246,7 +246,7 @@ class NumPyHost(Host):
         return np.array(getattr(variable, "array", variable))
 
     def prepare(self, function):
-        return lambda structures, on_cpu: list(map(function, structures))
+        return lambda structures, with_missing: list(map(function, structures))
 
     def find_losses(self, model):
         def replace(loss, function):
