@@ -27,9 +27,10 @@ class _Host(Host):
     make_ratios = staticmethod(make_ratios)
 
     def prepare(self, function):
-        run = programs.make_program(
-            lambda structures: [function(each) for each in structures], True
-        )
+        def call_on_each(structures):
+            return [function(structure) for structure in structures]
+
+        run = programs.make_program(call_on_each, autograph=True)
 
         def call_outside(structures, with_missing):
             with programs.outside(with_missing):
