@@ -19,6 +19,9 @@ from training import LENGTH, MICRO, assert_moved, go_on, weights
 @pytest.mark.filterwarnings("ignore:(?s).*`fit` found a micro-batch's weight")  # JAX, eager steps
 def test_continues_in_a_new_process(tmp_path):
     """All files are in one test, since each new process imports a framework first."""
+    # Layers are numbered from 1, as in the new process: the numbers of a state that are one off
+    # would name other layers there.
+    keras.backend.clear_session()
     for row in ROWS:
         hosts.set_random_seed()  # on TensorFlow 1 this empties the graph too
         model = fresh(row)
