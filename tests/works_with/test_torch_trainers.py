@@ -1,9 +1,13 @@
 """Packages that run a training on PyTorch: what they do with an optimizer that isn't PyTorch's."""
 
+import os
+import sys
+
 import hosts
 import pytest
 import training
 from against_stock import assert_equals_big_batch, ours
+from processes import run_together, two_free_ports
 from training import EPOCHS, MICRO, compiled, data, dense_model
 
 pytestmark = [
@@ -115,3 +119,44 @@ def test_opacus():
         opacus.PrivacyEngine().make_private(
             module=trained, optimizer=trained.optimizer, **arguments
         )
+
+
+SHARDED = """
+import torch
+from hosts import keras, set_random_seed
+from keras_accum import SGDAccumulate
+from torch.distributed.fsdp import fully_shard
+from training import dense_model
+
+torch.distributed.init_process_group("gloo")
+rank, found = torch.distributed.get_rank(), []
+for optimizer in keras.optimizers.SGD(0.1), SGDAccumulate(0.1, accum_iters=2):
+    set_random_seed()
+    model = fully_shard(dense_model())
+    optimizer.build(model.trainable_variables)
+    length = getattr(optimizer, "accum_iters", 1)
+    for x in torch.full((4, 3), rank + 1.0).split(4 // length):
+        for weight in model.trainable_weights:
+            weight.value.grad = None  # `zero_grad` of a sharded module leaves it
+        (model(x) ** 2).mean().backward()
+        with torch.no_grad():
+            optimizer.apply([w.value.grad for w in model.trainable_weights])
+    found.append(torch.cat([w.value.flatten() for w in model.trainable_weights]))
+torch.testing.assert_close(*found)
+everywhere = [torch.empty_like(found[0]) for _ in range(2)]
+torch.distributed.all_gather(everywhere, found[0])
+assert (everywhere[0] - everywhere[1]).abs().max() > 0.01
+"""
+
+
+@pytest.mark.row(
+    "torch",
+    "`fully_shard(model)` (FSDP2) with a model of Keras, in two processes",
+    "not equal, with Keras's own optimizer, too: it shards and reduces nothing, and each process "
+    "trains whole weights alone",
+)
+def test_fsdp2():
+    """The guess: weights are shards, which our optimizer can't update."""
+    shared = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(two_free_ports()[0])}
+    shared.update(WORLD_SIZE="2", PYTHONPATH=os.pathsep.join([str(hosts.SUPPORT), *sys.path]))
+    run_together([(["-c", SHARDED], {**shared, "RANK": rank}) for rank in "01"])
