@@ -10,15 +10,14 @@ from keras_accum.host.description import LARGEST_NETWORK
 _CHANGES = re.compile("Assign|Resource(?!Gather)|.*PyFunc")  # types of operations
 
 
-def make_program(function, autograph=False):
+def make_program(function):
     """Return a program for lists of NumPy arrays of the same shapes.
 
     It raises a ValueError, and runs nothing, if it would write a variable, run Python or call a
     LARGEST_NETWORK.
-
-    autograph: True to convert Python's control flow, as tf_keras does.
     """
-    program, made = tf.function(function, autograph=autograph), []
+    # Without autograph, which lets a loss that reads numbers in Python keep tensors of this graph.
+    program, made = tf.function(function, autograph=False), []
 
     def run(arrays):
         if not made:  # later arrays have the same shapes

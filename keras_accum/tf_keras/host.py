@@ -30,7 +30,7 @@ class _Host(Host):
         def call_on_each(structures):
             return [function(structure) for structure in structures]
 
-        run = programs.make_program(call_on_each, autograph=True)
+        run = programs.make_program(call_on_each)
 
         def call_outside(structures, with_missing):
             with programs.outside(with_missing):
