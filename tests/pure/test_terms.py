@@ -252,6 +252,15 @@ def test_a_loss_that_leaves_out_samples():
     assert not made(array()).leaves_out and not made(None).leaves_out
 
 
+def test_what_a_trial_has_shown():
+    for answer, divisor in (None, "SAMPLES"), (SAME, "SAMPLES"), (DIFFER, "COMPARES"):
+        found = made(array(6))
+        found.answer = answer
+        assert found.divisor is Divisor[divisor] and not found.leaves_out
+    found.answer = MISSING
+    assert found.divisor is Divisor.UNKNOWN and found.leaves_out
+
+
 def test_a_loss_that_is_not_called_yet():
     assert find_divisor(loss("sum")) is Divisor.NOTHING
     assert find_divisor(loss("mean_with_sample_weight")) is Divisor.SAMPLE_WEIGHTS
@@ -308,14 +317,16 @@ def test_a_trial(name):
 
 def samples_of_a_trial(shape, dtypes):
     """The batches of a trial: those of five, five, three and two samples, for each change."""
-    seen = []
+    seen, are_missing = [], []
 
     def evaluate(groups, with_missing):
         seen.extend(sum(groups, []))
+        are_missing.append(with_missing)
         return [np.ones(5)] * 3
 
     assert compare(evaluate, [shape] * 2, dtypes) is Answer.SAME
     changes = 5 if "float" in dtypes[0] else 4
+    assert are_missing == ([False] * 2 + [True] * 3)[:changes]
     assert [len(y) for y, _ in seen] == [len(p) for _, p in seen] == [5, 5, 3, 2] * changes
     return seen
 
