@@ -79,11 +79,13 @@ def compare(evaluate, shapes, dtypes):
         try:
             changes = [change, *[_TARGETS[0][0]] * (len(shapes) - 1)]
             arrays = list(map(made_up, shapes, dtypes, changes))
-            whole, first, last = (
-                [array[start:stop] for array in arrays] for start, stop in ((0, 5), (0, 3), (3, 5))
+            # Copies, because a loss may write into its arrays, which PyTorch shares.
+            whole, same, first, last = (
+                [array[start:stop].copy() for array in arrays]
+                for start, stop in ((0, 5), (0, 5), (0, 3), (3, 5))
             )
             with_missing = if_different is Answer.DIFFER_IF_MISSING
-            joined, again, apart = evaluate([[whole], [whole], [first, last]], with_missing)
+            joined, again, apart = evaluate([[whole], [same], [first, last]], with_missing)
             if len(apart) != len(joined):
                 joined, again, apart = joined.sum(), again.sum(), apart.sum()
             if not np.isfinite(joined).all():  # NaN for NaN says nothing

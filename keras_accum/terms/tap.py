@@ -101,10 +101,10 @@ class TappedLoss:
     def _try_once(self, arrays):
         """Find out whether a user's loss compares samples. `Term` knows it of Keras's own."""
         if arrays and not (self._is_tried or is_of_keras(read_function(self._loss))):
-            self._is_tried = True
             with contextlib.suppress(Exception):  # what can't be copied can't be tried
                 loss = _copy(self._loss, self._host)
                 self._answer = try_loss(self._host, loss.call, arrays)
+            self._is_tried = True  # last: after Ctrl-C, the next training tries it again
 
 
 def _call_noting(loss, *arguments):

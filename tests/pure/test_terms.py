@@ -8,11 +8,13 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from numpy_fit import Loss as NumPyLoss
 from numpy_fit import NumPyHost
 
 from keras_accum.terms import repeated
 from keras_accum.terms.separability import compare, try_loss
 from keras_accum.terms.table import OWN_LOSS, OWN_STEP, Loss, Way
+from keras_accum.terms.tap import TappedLoss
 from keras_accum.terms.term import Answer, Divisor, Term, are_means, find_divisor, read_shape
 
 # -- the table -------------------------------------------------------------------------------------
@@ -296,9 +298,16 @@ COMPARES = {
     "a mean without -1": (lambda y, p: p[y != -1].mean(), MISSING),
     "a mean without -100": (lambda y, p: (p * (y != -100)).sum() / (y != -100).sum(), MISSING),
     "a mean without NaN": (lambda y, p: np.nanmean((y - p) ** 2), MISSING),
+    "a mean without -1, written into the targets": (lambda y, p: without(y, p, -1), MISSING),
     "zeros for -1": (lambda y, p: (p * (y != -1)).mean(), SAME),
     "a mean of each sample without -1": (lambda y, p: (p * (y != -1)).sum(-1) / 3, SAME),
 }
+
+
+def without(y, p, missing):
+    known = y != missing
+    y[~known] = 0
+    return (p * known).sum() / known.sum()
 
 
 def classes_alone(y):
@@ -313,6 +322,26 @@ def test_a_trial(name):
     for shape in [(None, 3), (None, None), (5, 3)]:
         given = [SimpleNamespace(shape=shape, dtype="float32")] * 2
         assert try_loss(NumPyHost(), function, given) is expected
+
+
+def test_a_trial_that_is_interrupted():
+    """It is made again at the next call."""
+    is_interrupted = [True]
+
+    class Interrupted(NumPyLoss):
+        def call(self, y_true, y_pred):
+            if len(y_true) == 5 and is_interrupted:
+                is_interrupted.clear()
+                raise KeyboardInterrupt
+            return (y_true - y_pred.mean(0)).mean(-1)
+
+    terms = []
+    tapped = TappedLoss(NumPyHost(), Interrupted(), None, lambda term, result: terms.append(term))
+    samples = np.ones((2, 3), "float32")
+    with pytest.raises(KeyboardInterrupt):
+        tapped(samples, samples)
+    tapped(samples, samples)
+    assert [term.answer for term in terms] == [DIFFER]
 
 
 def samples_of_a_trial(shape, dtypes):
