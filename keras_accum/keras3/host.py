@@ -43,15 +43,12 @@ else:
 
     @contextlib.contextmanager
     def outside(structures, with_missing):
-        if not with_missing:
-            with torch.no_grad():
-                yield
-            return
         # Targets of another shape than outputs may be indices. On a GPU, one that isn't in range
         # ends the process, and on a CPU, that of CTC reads elsewhere.
-        if any(len({array.shape for array in batch}) > 1 for batch in sum(structures, [])):
+        shapes = [{array.shape for array in batch} for batch in sum(structures, [])]
+        if with_missing and any(len(found) > 1 for found in shapes):
             raise ValueError("the targets may be indices")
-        with torch.no_grad(), keras.device("cpu"):
+        with torch.no_grad(), keras.device("cpu") if with_missing else contextlib.nullcontext():
             yield
 
     def make_program(function):

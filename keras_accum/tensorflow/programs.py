@@ -23,7 +23,7 @@ def make_program(function):
         if not made:  # later arrays have the same shapes
             # Not `program(arrays)`: TensorFlow would warn of many functions made in one place.
             concrete = program.get_concrete_function(arrays)
-            _check(concrete.graph)
+            _check(concrete)
             made.append(concrete)
         return made[0](arrays)
 
@@ -37,10 +37,10 @@ def outside(with_missing):
         yield
 
 
-def _check(graph):
-    definition = graph.as_graph_def()
+def _check(concrete):
+    definition = concrete.graph.as_graph_def()
     nodes = [definition.node, *(called.node_def for called in definition.library.function)]
     if any(_CHANGES.match(node.op) for each in nodes for node in each):
         raise ValueError("the function may change something")
-    if sum(variable.shape.num_elements() or 0 for variable in graph.variables) >= LARGEST_NETWORK:
+    if sum(v.shape.num_elements() or 0 for v in concrete.variables) >= LARGEST_NETWORK:
         raise ValueError("the function calls a large network")
