@@ -3,7 +3,8 @@
 Trains 24 residual blocks, 148 variables, in batches of 10, each way in a process of its own, by
 turns. Prints, over the stock optimizer, the median of the processor time of the first `fit`, most
 of it for tracing and compiling, and of an epoch of a later one; on JAX, also the time for tracing
-and the number of compiled programs. With `--jit`, XLA compiles the step on TensorFlow and PyTorch.
+and the number of compiled programs. With `--jit`, the step is compiled on TensorFlow and PyTorch,
+where it takes minutes: give it `--blocks 2`. `--micro 50` shows larger micro-batches.
 """
 
 import argparse
@@ -13,10 +14,10 @@ import subprocess
 import sys
 import time
 
-MICRO, LENGTH, BLOCKS = 10, 5, 24
+LENGTH = 5
 STOCK, WHOLE, LEFT, SLICES = "stock", "ours, 2 windows", "ours, 7 micro-batches", "MicroBatches"
-BIG, OWN = "stock, batch 50", "Keras's own, k = 5"
-# Each way's batches of MICRO in an epoch.
+BIG, OWN = "stock, the big batch", "Keras's own, k = 5"
+# Each way's micro-batches in an epoch.
 WAYS = {STOCK: 10, OWN: 10, WHOLE: 10, LEFT: 7, BIG: 10, SLICES: 10}
 OVER = {SLICES: BIG}  # what a way is compared with, in place of STOCK
 
@@ -26,14 +27,16 @@ def main():
     parser.add_argument("way", nargs="?", choices=WAYS)
     parser.add_argument("--jit", action="store_true")
     parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--blocks", type=int, default=24)
+    parser.add_argument("--micro", type=int, default=10, help="samples in a micro-batch")
     given = parser.parse_args()
     if given.way:
-        print(*measure(given.way, given.jit or "auto"))
+        print(*measure(given.way, given.jit or "auto", given.blocks, given.micro))
         return
     found = {way: [] for way in WAYS}
     for _ in range(given.turns):
         for way in WAYS:
-            command = [sys.executable, __file__, way] + ["--jit"] * given.jit
+            command = [sys.executable, __file__, way, *sys.argv[1:]]
             text = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
             found[way].append(list(map(float, text.splitlines()[-1].split())))
     figures = {way: list(map(statistics.median, zip(*rows))) for way, rows in found.items()}
@@ -46,7 +49,7 @@ def main():
         print(f"| {way} | {seconds} | {' | '.join(ratios[1:])} | {row[3]:.0f} |")
 
 
-def measure(way, jit):
+def measure(way, jit, blocks, micro):
     """Return the seconds of a first `fit`, a later epoch and tracing, and the programs."""
     import keras
     import numpy as np
@@ -55,7 +58,7 @@ def measure(way, jit):
 
     traced = listen() if keras.backend.backend() == "jax" else []
     x = y = keras.Input((128,))
-    for _ in range(BLOCKS):
+    for _ in range(blocks):
         hidden = keras.layers.Dense(256, "gelu")(keras.layers.LayerNormalization()(y))
         y = keras.layers.Add()([y, keras.layers.Dense(128)(hidden)])
     model = keras.Model(x, keras.layers.Dense(1)(keras.layers.LayerNormalization()(y)))
@@ -65,10 +68,10 @@ def measure(way, jit):
     elif way in (WHOLE, LEFT):
         optimizer = AdamAccumulate(accum_iters=LENGTH)
     model.compile(optimizer, "mse", jit_compile=jit)
-    size = MICRO * (LENGTH if way in (BIG, SLICES) else 1)
+    size = micro * (LENGTH if way in (BIG, SLICES) else 1)
     draw = np.random.default_rng(0).normal
-    arrays = [draw(size=(WAYS[way] * MICRO, width)).astype("float32") for width in (128, 1)]
-    callbacks = [MicroBatches(MICRO)] if way == SLICES else []
+    arrays = [draw(size=(WAYS[way] * micro, width)).astype("float32") for width in (128, 1)]
+    callbacks = [MicroBatches(micro)] if way == SLICES else []
     seconds = []
     for epochs in 1, 5:
         start = time.process_time()

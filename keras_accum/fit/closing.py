@@ -87,10 +87,12 @@ class EndsWindowsFirst(EndsWindows):
 
     def on_train_begin(self, logs=None):
         super().on_train_begin(logs)
-        # A model's own step may call its optimizers any number of times.
-        model = self.model
-        if not find_own_methods(model, self.host.keras.Model, "train_step"):
-            self._at_once = self.host.steps_per_execution(model)
+        model, host = self.model, self.host
+        # A model's own step may call its optimizers any number of times, and a server's are late.
+        is_own = find_own_methods(model, host.keras.Model, "train_step")
+        if not is_own and host.waits_for_steps(model):
+            steps = host.steps_per_execution(model)
+            self._at_once = 0 if steps == "auto" else steps
 
     def on_train_batch_begin(self, batch, logs=None):
         left = (self._batches or 0) - batch

@@ -38,13 +38,11 @@ class Host:
         targets are missing: these may be no classes, which not every kernel checks.
     make_ratios: returns a list of what compares numbers in graphs, empty if Python knows all sizes.
     is_traced: False if train steps run eagerly, so Python sees every value.
-    closes_in_steps: True if the last train step of an epoch closes a window that isn't whole,
-        because an update between steps would be compiled by itself.
     """
 
     name = keras = ops = flatten = get_mask = read = prepare = None
     import_keras, shape = "import keras", "keras.ops.shape"  # in docstrings' examples
-    is_traced, closes_in_steps, make_ratios = True, False, list
+    is_traced, make_ratios = True, list
     # Not 0: a window in which all is masked has the average gradient, as the big batch.
     least_weight = 1e-25
 
