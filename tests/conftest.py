@@ -43,7 +43,8 @@ def pytest_configure(config):
 def pytest_collection_modifyitems(config, items):
     """Follow the marks that say on which host and in which tier a test runs."""
     for item in items:
-        if item.get_closest_marker("quick_once") and not QUICK_ONCE:
+        quick = item.get_closest_marker("quick_by")  # a test's own mark, or that of its file
+        if quick and not {HOST, HOST == "keras3" and BACKEND} & set(quick.args):
             item.add_marker(pytest.mark.thorough)
         by = item.get_closest_marker("third_by")
         if by and item.get_closest_marker("thorough") and HOST == "keras3":
@@ -54,10 +55,8 @@ def pytest_collection_modifyitems(config, items):
     config.hook.pytest_deselected(items=dropped)
 
 
-# The host for tests marked `once`, and the hosts where tests marked `quick_once` are quick: on
-# Keras 3 where nothing is compiled.
+# The host for tests marked `once`.
 ONCE = (HOST, BACKEND) == ("keras3", "jax")
-QUICK_ONCE = (HOST, BACKEND) == ("keras3", "torch") or HOST == "tf_keras_new"
 
 
 def _is_dropped(item):

@@ -54,9 +54,11 @@ def compare_row(name):
 
 # The kinds run everywhere, and what is rounded otherwise on TensorFlow there, too. The others run
 # where nothing is compiled: on PyTorch and on tf_keras.
-KINDS = ["plain", "batch normalization"]
-KINDS += ["short", "dropout", "small elements"] if hosts.BACKEND != "jax" else []
-KINDS += [] if hosts.BACKEND == "jax" else ["a small head with a mask"]
+KINDS = ["plain"]
+if hosts.BACKEND != "jax":
+    KINDS += ["batch normalization", "small elements"]
+if not hosts.IS_KERAS3 or hosts.IS_TORCH:
+    KINDS += ["short", "dropout", "a small head with a mask"]
 ON_TENSORFLOW = "embedding", "bfloat16", "float16 convolutions", "large LSTM", "long sums"
 
 

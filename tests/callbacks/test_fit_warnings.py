@@ -9,7 +9,7 @@ import warnings
 import hosts
 import numpy as np
 import pytest
-from cases import once_by_torch, skip_file_on_keras2
+from cases import once_by_torch, quick_once_on_keras3, skip_file_on_keras2
 from hosts import keras
 from training import assert_equal, compiled, dense_model, fit, weights
 
@@ -431,6 +431,7 @@ if hosts.IS_KERAS3:  # that of TensorFlow 2.15 fails in a graph
     KEEPING["spectral"] = lambda: [layers.SpectralNormalization(layers.Dense(3), name="it")]
 
 
+@quick_once_on_keras3
 @pytest.mark.parametrize("layer", KEEPING)
 @pytest.mark.parametrize("way", ["windows", "slices", "slices of a batch"])
 def test_layers_that_keep_something(layer, way):

@@ -115,6 +115,7 @@ def compile_count():
     return len(COMPILED)
 
 
+@pytest.mark.quick_by("torch", "jax")
 @OUT_OF_DATA
 def test_an_unknown_number_of_batches():
     """The first epoch's window ends in one program, later ones in a step, also of fewer batches."""
@@ -125,6 +126,7 @@ def test_an_unknown_number_of_batches():
     assert_same(model, stock_model(1))
 
 
+@pytest.mark.quick_by("torch", "jax")
 @OUT_OF_DATA
 def test_later_epochs_of_a_dataset_of_unknown_length():
     tf_data = pytest.importorskip("tensorflow").data.Dataset
@@ -154,6 +156,7 @@ def test_an_update_between_steps_is_one_program():
     assert_same(model, reference)
 
 
+@pytest.mark.quick_by("torch", "jax")
 def test_a_learning_rate_set_between_two_updates():
     """A schedule's rate isn't a variable, and an update between steps is compiled."""
     rates = [0.01] + [keras.optimizers.schedules.ExponentialDecay(r, 1, 0.5) for r in (0.3, 0.02)]
@@ -168,6 +171,7 @@ def test_a_learning_rate_set_between_two_updates():
         assert_equal(weights(model), weights(stock))
 
 
+@pytest.mark.quick_by("torch", "jax")
 @pytest.mark.parametrize("then", ["fit", "train_on_batch"])
 def test_an_error_in_the_last_batch(then):
     """The window has its length again, if it goes on."""
@@ -206,6 +210,7 @@ def test_an_error_in_the_last_batch(then):
     assert_same(model, stock_model(1, tuple(array[: 2 * BIG] for array in data())))
 
 
+@pytest.mark.quick_by("torch", "jax")
 def test_a_last_batch_that_is_dropped():
     """The window ends with the epoch, as one of the micro-batches that count."""
     x, y = (array.copy() for array in ARRAYS)

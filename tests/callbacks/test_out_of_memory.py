@@ -9,7 +9,7 @@ from pathlib import Path
 import hosts
 import numpy as np
 import pytest
-from cases import quick_first, thorough
+from cases import quick_first, quick_once, thorough
 from hosts import keras
 from memory import Greedy, ask, in_memory, is_out_of_memory
 from training import assert_equal
@@ -168,6 +168,7 @@ def fit_batches(model, sizes, callbacks):
     return model.fit(batches(*sizes), callbacks=callbacks, **settings)
 
 
+@quick_once
 @quick_first("optimizer", [ours, stock])
 def test_a_later_batch_is_larger(optimizer):
     """A whole batch fits, a later one doesn't: nothing of the earlier ones is undone."""
@@ -181,6 +182,7 @@ def test_a_later_batch_is_larger(optimizer):
     assert_equal(*found, rtol=0, atol=0)
 
 
+@quick_once
 @quick_first("run_eagerly", [False, True])
 def test_the_smallest_size_does_not_fit(run_eagerly):
     """The allocator's own error; the model is as before, and can be used."""

@@ -64,7 +64,7 @@ FITS = {
 
 
 @tensorflow_only
-@pytest.mark.parametrize("both, models, arrays", FITS.values(), ids=FITS)
+@quick_first("both, models, arrays", FITS)
 def test_mirrored_strategy_with_fit(strategy, both, models, arrays):
     theirs = hosts.stock("Adam", **{**ADAM.arguments, **both})
     expected = train(theirs, BIG, models[0], arrays=arrays)

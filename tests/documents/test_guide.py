@@ -7,7 +7,7 @@ from pathlib import Path
 import hosts
 import numpy as np
 import pytest
-from cases import keras2_has_no, once_by_torch, thorough
+from cases import keras2_has_no, once_by_torch, quick_once_on_keras3, thorough
 from hosts import accum, keras
 from training import compiled, data, dense_model, go_on, initialize
 
@@ -71,6 +71,7 @@ def row(block, updates, position, only_on=True):
 
 
 # The second update of 70 samples is that of the partial window.
+@quick_once_on_keras3
 @pytest.mark.parametrize(
     "block, updates, position",
     [
@@ -116,6 +117,7 @@ def test_a_block_with_a_model(block, updates, position, whole, tmp_path, monkeyp
         assert saved == {f"00{epoch}-0000{u}.keras" for epoch in (1, 2, 3) for u in (2, 4)}
 
 
+@quick_once_on_keras3
 @pytest.mark.skipif(not hosts.IS_KERAS3, reason="for Keras 3")
 def test_the_whole_script(whole):
     """It makes as many updates as it says, and ends with the big batch's weights."""
@@ -126,6 +128,7 @@ def test_the_whole_script(whole):
     assert_same(whole["model"], run_whole(**stock)["model"])
 
 
+@quick_once_on_keras3
 @pytest.mark.skipif(not hosts.IS_KERAS3, reason="about Keras 3's own accumulation")
 def test_half_trained():
     """In a window after 7 micro-batches; 5 more by the block, one short. Metrics are kept."""
@@ -141,6 +144,7 @@ def test_half_trained():
     assert_same(model, go_on(big, arrays=(x[:23], y[:23]), batch_size=10))
 
 
+@quick_once_on_keras3
 @pytest.mark.skipif(not hosts.IS_KERAS3, reason="for Keras 3")
 def test_a_loop_with_a_short_last_batch():
     """Over three epochs: a stale state on JAX would lose the updates at their ends."""
@@ -165,6 +169,7 @@ LOSSES = {
 }
 
 
+@quick_once_on_keras3
 @keras2_has_no("weights")
 @pytest.mark.skipif(PLAIN_TF, reason="the page has tf_keras")
 def test_the_weight_by_a_mask():
@@ -210,6 +215,7 @@ def test_schedules_of_the_learning_rate():
     assert (grows["optimizer"].accum_iters, grows["updates"]) == (1, 100 + 200 + 1100 // 16)
 
 
+@quick_once_on_keras3
 @pytest.mark.skipif(not hosts.IS_KERAS3, reason="for Keras 3")
 def test_a_schedule_of_accelerate():
     """Ours after each update is transformers' schedule, which has 4 steps per update."""
@@ -325,6 +331,7 @@ def test_a_training_in_slices_continues(tmp_path, monkeypatch):
         assert_same(end, ends[0])
 
 
+@quick_once_on_keras3
 @pytest.mark.skipif(not hosts.IS_KERAS3, reason="for Keras 3")
 def test_a_weight_of_your_own():
     """With missing labels, the block ends with the big batch's weights."""
@@ -345,6 +352,7 @@ def assert_same(model, other):
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-6)
 
 
+@quick_once_on_keras3
 @keras2_has_no("`.keras` files and `to_stock`")
 @pytest.mark.skipif(PLAIN_TF, reason="its `.keras` files hold no legacy optimizer")
 def test_saving(tmp_path, monkeypatch):
@@ -372,6 +380,7 @@ def test_saving(tmp_path, monkeypatch):
     assert int(hosts.array(model.optimizer.iterations)) == 2
 
 
+@quick_once_on_keras3
 @pytest.mark.skipif(not hosts.IS_KERAS3, reason="for Keras 3")
 def test_the_updates_of_a_training():
     """With 1,003 samples, each of the two epochs ends with a short window: 26 updates each."""
@@ -392,6 +401,7 @@ def test_the_updates_of_a_training():
     assert names["optimizer"].completed_updates - 52 == -(-eval(samples) // 40)
 
 
+@quick_once_on_keras3
 @pytest.mark.skipif(not hosts.IS_KERAS3, reason="for Keras 3")
 def test_a_contrastive_loss():
     """In slices, it is the loss of the whole batch."""
@@ -405,6 +415,7 @@ def test_a_contrastive_loss():
     assert_same(*models)
 
 
+@quick_once_on_keras3
 @pytest.mark.skipif(not hosts.IS_KERAS3, reason="for Keras 3")
 def test_what_a_model_holds_after_moving_averages():
     """The average, in the model and in the optimizer; a callback before the swap has the raw."""
@@ -422,6 +433,7 @@ def test_what_a_model_holds_after_moving_averages():
         assert np.abs(weight - of_raw).max() > 0
 
 
+@quick_once_on_keras3
 @pytest.mark.skipif(not hosts.IS_KERAS3, reason="for Keras 3")
 def test_a_fair_comparison(capsys):
     run("a fair comparison", make_model=dense_model, x=X, y=Y)
@@ -477,6 +489,7 @@ def test_mixed_precision_in_a_loop():
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-2 * moved)
 
 
+@pytest.mark.quick_by("tensorflow")
 @pytest.mark.skipif(not hosts.IS_KERAS3 or hosts.IS_TORCH, reason="the page has TensorFlow and JAX")
 def test_padded_sequences():
     """Micro-batches with 0 to 12 labels, against stock Adam on their labels together."""
@@ -563,6 +576,7 @@ def followed(optimizer, batch_size, in_step):
     return model.target.get_weights()
 
 
+@quick_once_on_keras3
 @pytest.mark.parametrize("in_step", [True, False])
 def test_what_a_train_step_moves(in_step):
     """A target network moves once per update, by the block on the page or by a callback."""
@@ -574,6 +588,7 @@ def test_what_a_train_step_moves(in_step):
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-6)
 
 
+@quick_once_on_keras3
 @pytest.mark.skipif(not hosts.IS_KERAS3, reason="for Keras 3")
 def test_from_1_x():
     """The line lets windows continue in the next epoch, and the optimizer can be converted."""

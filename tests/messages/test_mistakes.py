@@ -6,7 +6,7 @@ import warnings
 import hosts
 import numpy as np
 import pytest
-from cases import every_name, keras2_has_no, once_on_keras3
+from cases import every_name, keras2_has_no, once_on_keras3, quick_once_on_keras3
 from hosts import accum, keras
 from training import compiled, data, dense_model, fit
 
@@ -216,6 +216,7 @@ def test_no_length_after_construction():
     optimizer.accum_iters = None  # as it was constructed
 
 
+@quick_once_on_keras3
 @keras2_has_no("callbacks in `evaluate`")
 def test_a_callback_outside_of_fit():
     """Nothing is said in `fit`, which evaluates with its callbacks, and OnUpdates does, too."""

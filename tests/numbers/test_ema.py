@@ -4,6 +4,7 @@ import hosts
 import numpy as np
 import pytest
 import training
+from cases import quick_once_on_keras3
 from hosts import keras
 from training import LENGTH, MICRO, assert_equal, compiled, data, dense_model, fit, weights
 
@@ -40,6 +41,7 @@ def test_a_fit_that_ends_before_the_first_update_leaves_the_weights():
     assert min(np.abs(w).min() for w in weights(model).values()) > 0.3
 
 
+@quick_once_on_keras3
 @pytest.mark.filterwarnings("ignore:keras_accum. A window is open")  # compiled in between
 @pytest.mark.parametrize("scaled", [False, True])
 def test_validation_with_swapped_weights(scaled):
@@ -71,6 +73,7 @@ def test_the_average_is_that_of_the_big_batch():
         np.testing.assert_allclose(hosts.array(own), hosts.array(stock), **hosts.TOLERANCE)
 
 
+@quick_once_on_keras3
 def test_the_average_before_the_first_update(tmp_path):
     """It is the weights from `build` on, and reading it writes nothing."""
     reference, model = model_of(hosts.stock), model_of()

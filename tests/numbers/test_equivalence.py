@@ -253,6 +253,7 @@ def test_train_step(step, value):
 
 
 @thorough
+@pytest.mark.weekly
 @pytest.mark.skipif(not hosts.IS_TORCH, reason="elsewhere test_train_step has jit_compile")
 def test_torch_compile(monkeypatch):
     """It traces a few graphs, not one for each micro-batch. To compile these takes long."""

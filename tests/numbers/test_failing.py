@@ -3,7 +3,7 @@
 import hosts
 import numpy as np
 import pytest
-from cases import keras2_has_no
+from cases import keras2_has_no, thorough
 from hosts import keras
 from steps import interrupted_at, lines_run_by
 from training import MICRO, assert_equal, compiled, data, fit, weights
@@ -160,7 +160,8 @@ def test_a_build_that_fails(length, monkeypatch):
 
 @pytest.mark.skipif(not hosts.IS_TORCH, reason="elsewhere `fit` runs traced steps")
 @pytest.mark.parametrize("option", [{}, {"reduction": "sum"}], ids=["mean", "sum"])
-def test_a_fit_that_is_interrupted_anywhere(option):
+@pytest.mark.parametrize("every", [5, pytest.param(1, marks=(thorough, pytest.mark.weekly))])
+def test_a_fit_that_is_interrupted_anywhere(every, option):
     """It goes on with the next micro-batch that the counters say. A single weight moves at once."""
 
     def model_with(optimizer):
@@ -185,7 +186,7 @@ def test_a_fit_that_is_interrupted_anywhere(option):
     train_one_window()  # runs what comes once only
     lines = lines_run_by(train_one_window)
     assert len(lines) > 100
-    for line in lines:
+    for line in lines[::every]:
         model.set_weights(start)
         updates = optimizer.completed_updates
         with pytest.raises(KeyboardInterrupt), interrupted_at(line):

@@ -7,9 +7,11 @@ import hosts
 import numpy as np
 import pytest
 import training
-from cases import skip_file_on_keras2
+from cases import quick_once_on_keras3, skip_file_on_keras2
 from hosts import accum, keras
 from training import BIG, LENGTH, MICRO, WINDOWS, compiled, dense_model, fit, inner, train
+
+pytestmark = quick_once_on_keras3
 
 skip_file_on_keras2("optimizers that wrap others")
 

@@ -2,6 +2,7 @@
 
 import hosts
 import pytest
+from cases import quick_first
 from hosts import accum, keras
 from steps import variables
 from training import LENGTH
@@ -125,7 +126,7 @@ def steps_that_call(cls, calls, steps, **arguments):
 ROWS = [(when, name) for when in list(WHEN)[:-1] for name in sorted(WHEN[when])]
 
 
-@pytest.mark.parametrize("how", ["subclass", "accumulating"])
+@quick_first("how", ["subclass", "accumulating"])
 @pytest.mark.parametrize("when, name", ROWS)
 def test_when_an_overridden_method_is_called(when, name, how):
     """Once per update, in each micro-batch, or it is refused by name."""

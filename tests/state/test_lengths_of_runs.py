@@ -3,10 +3,12 @@
 import hosts
 import numpy as np
 import pytest
-from cases import quick_first
+from cases import quick_first, quick_once_on_keras3
 from formats import FORMATS, STOP, assert_same, eager, everything, fresh, from_list, through
 from hosts import accum, keras
 from training import LENGTH, assert_equal, data, go_on, weights
+
+pytestmark = quick_once_on_keras3
 
 
 def assign(optimizer):

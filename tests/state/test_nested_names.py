@@ -7,9 +7,11 @@ import hosts
 import numpy as np
 import pytest
 import training
-from cases import quick_first, third_by_torch
+from cases import quick_first, quick_once_on_keras3, third_by_torch
 from hosts import accum, keras
 from training import LENGTH
+
+pytestmark = quick_once_on_keras3
 
 StateError = accum.StateError
 layers = keras.layers

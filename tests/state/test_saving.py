@@ -8,7 +8,7 @@ import hosts
 import numpy as np
 import pytest
 import training
-from cases import each_version, keras2_has_no, thorough
+from cases import each_version, keras2_has_no, quick_once_on_keras3, thorough
 from formats import ALL, CLASSES, FORMATS, ROWS, SAVED, STOP, assert_same, everything, fresh
 from hosts import keras
 from training import LENGTH, MICRO, assert_moved, go_on, weights
@@ -44,6 +44,7 @@ def test_continues_in_a_new_process(tmp_path):
 BUILT_EMPTY = ["a LossScaleOptimizer in HDF5", "frozen layers"][: 1 if hosts.IS_TENSORFLOW else 2]
 
 
+@quick_once_on_keras3
 @pytest.mark.skipif(not hosts.IS_KERAS3, reason="other Kerases don't build without variables")
 @pytest.mark.filterwarnings("ignore:The model does not have any trainable weights")
 @pytest.mark.filterwarnings("ignore:(?s).*`fit` found a micro-batch's weight")  # JAX, eager steps
@@ -72,6 +73,7 @@ CHANGES = {
 }
 
 
+@quick_once_on_keras3
 @pytest.mark.skipif(not hosts.IS_KERAS3, reason="about layers of Keras 3")
 @pytest.mark.parametrize("change", CHANGES)
 def test_other_trainable_variables_in_a_file(change, tmp_path):

@@ -8,9 +8,20 @@ import hosts
 import numpy as np
 import pytest
 import training
-from cases import ADAM, CASES, KINDS, SPECIAL, keras2_has_no, needs_decay, on_adam_and_amsgrad
+from cases import (
+    ADAM,
+    CASES,
+    KINDS,
+    SPECIAL,
+    keras2_has_no,
+    needs_decay,
+    on_adam_and_amsgrad,
+    quick_once_on_keras3,
+)
 from hosts import accum, keras
 from training import BIG, LENGTH, MICRO, batches, compiled, dense_model
+
+pytestmark = quick_once_on_keras3
 
 UPDATES = 3
 Adam = accum.AdamAccumulate

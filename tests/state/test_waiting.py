@@ -8,10 +8,12 @@ import formats
 import hosts
 import numpy as np
 import pytest
-from cases import quick_first, third_by_torch
+from cases import quick_first, quick_once_on_keras3, third_by_torch
 from formats import ALL, STOP, assert_same, eager, fresh, from_list, model_with, through
 from hosts import accum, keras
 from training import LENGTH, MICRO, compiled, data, dense_model, fit, go_on
+
+pytestmark = quick_once_on_keras3
 
 keras3_only = pytest.mark.skipif(not hosts.IS_KERAS3, reason="about lists and trees of Keras 3")
 

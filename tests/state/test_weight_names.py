@@ -5,9 +5,12 @@ import re
 import hosts
 import numpy as np
 import pytest
+from cases import quick_once_on_keras3
 from formats import CLASSES
 from hosts import accum, keras
 from training import LENGTH, compiled, go_on
+
+pytestmark = quick_once_on_keras3
 
 StateError = accum.StateError
 STOP = LENGTH + 2  # two micro-batches into the second window

@@ -91,8 +91,11 @@ def skip_file_on_keras2(what):
 thorough = pytest.mark.thorough
 # Tests of the third tier that also run on a second version of a host.
 each_version = pytest.mark.each_version
-# Tests of code that all hosts share: in the second tier on Keras 3 with PyTorch alone.
-quick_once = pytest.mark.quick_once
+# Tests of code that all hosts share: in the second tier where nothing is compiled, on Keras 3 with
+# PyTorch, and on the newer style of tf_keras, whose session runs few files.
+quick_once = pytest.mark.quick_by("torch", "tf_keras_new")
+# Tests of code that all backends share.
+quick_once_on_keras3 = pytest.mark.quick_by("torch", "tf_keras", "tf_keras_new", "keras2")
 # Tests of code that has nothing to do with a host. They run on Keras 3 with JAX alone.
 once = pytest.mark.once
 # Tests of code that has nothing to do with a backend. They run on every Keras, and on Keras 3 with
