@@ -145,15 +145,15 @@ class Saving:
 
         Args:
             accum_iters: Integer >= 1: micro-batches per update.
-            stock: Boolean, default False. True if a stock optimizer wrote the file; Keras 2 writes
-                its name in lower case.
+            stock: Boolean, default False. True if a stock optimizer wrote the file. Keras up to
+                3.15 looks for its name in lower case, Keras 3.16 for the name of its class.
 
         Example:
 
         >>> copied = {"AdamAccumulate": AdamAccumulate.with_accum_iters(5)}
         >>> model = load_model("copied_class.h5", custom_objects=copied)
-        >>> stock = {"adam": AdamAccumulate.with_accum_iters(5, stock=True)}
-        >>> model = load_model("stock.h5", custom_objects=stock)
+        >>> adam = AdamAccumulate.with_accum_iters(5, stock=True)
+        >>> model = load_model("stock.h5", custom_objects={"adam": adam, "Adam": adam})
         """
         return Loader(cls, check_length(accum_iters), stock)
 

@@ -71,8 +71,9 @@ class EndsWindows(Callback):
 class EndsWindowsFirst(EndsWindows):
     """The one that `fit` adds, whose hooks run before those of all callbacks.
 
-    An update outside of train steps is traced and compiled by itself. So where the number of
-    batches in the epoch is known, the last one closes the window: its length becomes what it has.
+    An update between train steps is a program of its own, or slow eager operations. So where the
+    number of batches in the epoch is known, the last one closes the window: its length becomes
+    what it has.
     If that batch doesn't come, or is dropped, the window ends with the epoch all the same.
 
     ends_all: False without an ApplyPartialWindow: only windows with weights end.

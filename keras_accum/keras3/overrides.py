@@ -63,26 +63,14 @@ class Overrides(Convertible):
     def get_config(self):
         return {**super().get_config(), "decay": self.decay}
 
-    # True after a config of tf_keras's newer style: its HDF5 files don't list the learning rate.
-    _file_omits_learning_rate = False
-
     @classmethod
     def _from_arguments(cls, config, *more):
-        omits_rate = config.pop("is_legacy_optimizer", None) is not None
-        if omits_rate:
+        # A config of tf_keras's newer style. Keras 3.16 takes the first two out, and leaves this.
+        if config.pop("is_legacy_optimizer", None) is not None:
             config.pop("jit_compile")
-            if not config.get("adaptive_epsilon"):  # otherwise Keras 3 refuses it
-                config.pop("adaptive_epsilon", None)
-        optimizer = super()._from_arguments(config, *more)
-        optimizer._file_omits_learning_rate = omits_rate
-        return optimizer
-
-    def set_weights(self, weights):
-        rate = self._accumulation.store.rate()
-        if self._file_omits_learning_rate and rate is not None and len(weights):
-            weights = [weights[0], rate, *weights[1:]]
-        self._file_omits_learning_rate = False
-        super().set_weights(weights)
+        if config.get("adaptive_epsilon") is False:  # otherwise Keras 3 refuses it
+            config.pop("adaptive_epsilon")
+        return super()._from_arguments(config, *more)
 
     # -- the learning rate -------------------------------------------------------------------------
 

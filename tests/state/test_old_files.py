@@ -37,7 +37,8 @@ def load_of(name, accum_iters=5):
     if name not in STOCK:
         return load(path, AdamAccumulate=Adam.with_accum_iters(accum_iters))
     cls = getattr(accum, f"{STOCK[name]}Accumulate")
-    loader = {STOCK[name].lower(): cls.with_accum_iters(accum_iters, stock=True)}
+    names = STOCK[name].lower(), STOCK[name]  # Keras up to 3.15, and Keras 3.16
+    loader = dict.fromkeys(names, cls.with_accum_iters(accum_iters, stock=True))
     if name != "stock_rmsprop":
         return load(path, **loader)
     with pytest.warns(UserWarning, match="number of updates that RMSprop.*'completed_updates': n"):
