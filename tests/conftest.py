@@ -24,6 +24,7 @@ IGNORED = [
     r"You are saving your model as an HDF5 file:UserWarning",  # Keras, which still does so
     r"Explicitly requested dtype int64:UserWarning",  # Keras on JAX 0.11
     r"Error reading persistent compilation cache:UserWarning",  # another process is writing
+    r"\w+\.__init__ got an unexpected keyword:DeprecationWarning",  # AutoGraph on Python 3.13
 ]
 if HOST == "keras2":  # from TensorFlow 1 and Keras on Python 3.7
     IGNORED += [":DeprecationWarning", ":FutureWarning", ":PendingDeprecationWarning"]

@@ -68,7 +68,7 @@ def are_means(losses):
 class Term:
     """One call of a loss.
 
-    values: the result of the loss's `call`, None if it has another `__call__` than Keras's.
+    values: the result of the loss's `call`, None if its `__call__` is a user's.
     shape: the shape of `values`; empty if unknown.
     targets: the first array of the loss's targets.
     masks: the masks on the output and on `values`; each may be None.

@@ -123,7 +123,7 @@ class OfPresentLabels(keras.losses.Loss):
         values = ops.square(y_true - y_pred)[..., 0]
         found = y_true[..., 0] < 1.5
         if hosts.IS_KERAS3:
-            keras.src.backend.set_keras_mask(values, found)
+            keras.src.backend.common.masking.set_keras_mask(values, found)
         else:
             values._keras_mask = found
         return values

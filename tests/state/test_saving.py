@@ -133,3 +133,17 @@ def test_backup_and_restore(accum_iters, tmp_path):
             assert last is not restored
     assert_same(restored.found, everything(go_on(fresh(reduction="mean"), 0, STOP)))
     assert model.optimizer.accum_iters == accum_iters
+
+
+@pytest.mark.skipif(not hosts.IS_KERAS3, reason="about Keras 3's `.keras` files")
+@quick_once_on_keras3
+def test_a_keras_file_after_one_in_hdf5(tmp_path):
+    """Keras leaves the optimizer out of it, unless the model is compiled again, as limits.md says."""
+    model = fresh()
+    go_on(model, 0, STOP)
+    model.save(tmp_path / "m.h5")
+    model.compile(model.optimizer, loss=keras.losses.MeanSquaredError())
+    model.save(tmp_path / "m.keras")
+    loaded = keras.models.load_model(tmp_path / "m.keras")
+    assert_same(everything(loaded), everything(model))
+    assert loaded.optimizer.window_position == STOP % LENGTH > 0

@@ -53,7 +53,7 @@ class OwnMask(keras.losses.Loss):
     def call(self, y_true, y_pred):
         values, found = mean((y_true - y_pred) ** 2, -1), y_true[..., 0] < 1.5
         if hosts.IS_KERAS3:
-            keras.src.backend.set_keras_mask(values, found)
+            keras.src.backend.common.masking.set_keras_mask(values, found)
         else:
             values._keras_mask = found
         return values
