@@ -82,7 +82,9 @@ class TappedLoss:
 
     def __init__(self, host, loss, weight, note):
         self._host, self._loss, self._weight, self._note = host, loss, weight, note
-        self._has_own_call = not is_of_keras(type(loss).__call__)
+        call = type(loss).__call__
+        is_stock = call is host.keras.losses.Loss.__call__
+        self._has_own_call = not (is_stock or is_of_keras(call))
 
     def __getattr__(self, name):
         return getattr(self._loss, name)

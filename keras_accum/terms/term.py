@@ -118,7 +118,8 @@ class Term:
         # A gradient of several values is that of their sum. One number is neither summed nor not.
         is_sum = reduction == "sum" or is_per_sample and reduction in (None, "none")
         is_sum = is_sum and not self._is_number
-        compares = name == "circle" or self._reduces_samples or not (is_per_sample or is_sum)
+        is_whole = self.values is not None and not (is_per_sample or is_sum)
+        compares = name == "circle" or self._reduces_samples or is_whole
         if compares and is_of_keras(function) and not is_mean_of_samples:
             return Divisor.COMPARES
         if is_sum:

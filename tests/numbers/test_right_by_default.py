@@ -301,6 +301,21 @@ def test_the_divisor_times_the_loss_is_the_sum(name, arguments):
 
 
 @once_by_torch
+@pytest.mark.parametrize("is_of_keras", [True, False])
+def test_a_loss_with_a_call_of_its_own(is_of_keras, monkeypatch):
+    """Keras 3.16 has one, which is read as Keras's others; a user's may do anything."""
+
+    class Own(keras.losses.MeanSquaredError):
+        def __call__(self, *arguments, **keywords):
+            return super().__call__(*arguments, **keywords)
+
+    Own.__call__.__module__ = "keras.src.losses.losses" if is_of_keras else __name__
+    monkeypatch.setattr(keras.losses, "Own", Own, raising=False)
+    _, term = call("Own", {}, REDUCTIONS[0], (False, None, False))
+    assert term.divisor is (Divisor.SAMPLES if is_of_keras else Divisor.UNKNOWN)
+
+
+@once_by_torch
 @pytest.mark.parametrize("name, arguments", list_losses().values(), ids=list_losses())
 def test_a_loss_of_keras_that_compares_samples_is_known(name, arguments):
     """It isn't tried in `fit`, so a trial finds no other."""

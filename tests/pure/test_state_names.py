@@ -164,10 +164,12 @@ def test_a_list_that_is_no_state(slots):
     count, floats = np.asarray(4), [np.ones(s) for s in SHAPES * (1 if rule == "SGD" else 2)]
     floats += [np.ones(1)] * (len(floats) - 2)
     means = [np.mean([array, array], axis=0) for array in good]  # of two workers' states
-    for arrays in (good, means, good[:of_stock], [count, *floats]):
+    without_rate = [good[:1] + good[2:], good[:1] + good[2:of_stock]]  # tf_keras's newer style
+    for arrays in (good, means, good[:of_stock], [count, *floats], *without_rate):
         lists.fit(arrays, shapes, SHAPES, rule, "it")
     assert lists.find_counters(means) == lists.find_counters(good)
-    bad = [good[:length] for length in range(len(good)) if length != of_stock]
+    whole = of_stock, 1 if not slots else of_stock  # with the rate and without
+    bad = [good[:length] for length in range(len(good)) if length not in whole]
     bad += [good[:place] + good[place + 1 :] for place in range(2, len(good))]
     bad += [[array + (name == "window_position") / 2 for name, array in zip(shapes, good)]]
     bad += [[*good, good[-1]], good[::-1], [*good[:-1], np.zeros(4)]]

@@ -138,7 +138,7 @@ def test_backup_and_restore(accum_iters, tmp_path):
 @pytest.mark.skipif(not hosts.IS_KERAS3, reason="about Keras 3's `.keras` files")
 @quick_once_on_keras3
 def test_a_keras_file_after_one_in_hdf5(tmp_path):
-    """Keras leaves the optimizer out of it, unless the model is compiled again, as limits.md says."""
+    """Keras leaves the optimizer out of it, unless the model is compiled again (limits.md)."""
     model = fresh()
     go_on(model, 0, STOP)
     model.save(tmp_path / "m.h5")
