@@ -71,9 +71,10 @@ class EndsWindows(Callback):
 class EndsWindowsFirst(EndsWindows):
     """The one that `fit` adds, whose hooks run before those of all callbacks.
 
-    An update between train steps is a program of its own, or slow eager operations. So where the
-    number of batches in the epoch is known, the last one closes the window: its length becomes
-    what it has.
+    An update between train steps is a program of its own, or slow eager operations. So on Keras 3,
+    where the number of batches in the epoch is known, the last one closes the window: its length
+    becomes what it has. A Sequence of tf_keras may have more batches in a later epoch.
+
     If that batch doesn't come, or is dropped, the window ends with the epoch all the same.
 
     ends_all: False without an ApplyPartialWindow: only windows with weights end.
@@ -88,12 +89,10 @@ class EndsWindowsFirst(EndsWindows):
 
     def on_train_begin(self, logs=None):
         super().on_train_begin(logs)
-        model, host = self.model, self.host
-        # A model's own step may call its optimizers any number of times, and a server's are late.
-        is_own = find_own_methods(model, host.keras.Model, "train_step")
-        if not is_own and host.waits_for_steps(model):
-            steps = host.steps_per_execution(model)
-            self._at_once = 0 if steps == "auto" else steps
+        # A model's own step may call its optimizers any number of times.
+        model = self.model
+        if not find_own_methods(model, self.host.keras.Model, "train_step"):
+            self._at_once = self.host.steps_per_execution(model)
 
     def on_train_batch_begin(self, batch, logs=None):
         left = (self._batches or 0) - batch

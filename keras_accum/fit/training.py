@@ -129,7 +129,7 @@ def _install(callbacks, optimizers, host, added):
     for callback in added:
         for name in closing.METHODS:
             before[name].append(getattr(callback, name))
-        if isinstance(callback, closing.EndsWindowsFirst):
+        if host.closes_in_steps and isinstance(callback, closing.EndsWindowsFirst):
             for name in closing.IN_EPOCH:
                 before[name].append(getattr(callback, name))
     model = callbacks.model

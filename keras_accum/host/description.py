@@ -38,11 +38,13 @@ class Host:
         targets are missing: these may be no classes, which not every kernel checks.
     make_ratios: returns a list of what compares numbers in graphs, empty if Python knows all sizes.
     is_traced: False if train steps run eagerly, so Python sees every value.
+    closes_in_steps: True if no later epoch has more batches than `fit` has said, so that the last
+        step of an epoch can close a window that isn't whole.
     """
 
     name = keras = ops = flatten = get_mask = read = prepare = None
     import_keras, shape = "import keras", "keras.ops.shape"  # in docstrings' examples
-    is_traced, make_ratios = True, list
+    is_traced, closes_in_steps, make_ratios = True, False, list
     # Not 0: a window in which all is masked has the average gradient, as the big batch.
     least_weight = 1e-25
 

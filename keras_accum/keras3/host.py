@@ -107,7 +107,7 @@ class _Host(Host):
     """Keras 3, on any backend."""
 
     name, keras, ops = "keras3", keras, keras.ops
-    is_traced = not IS_TORCH
+    is_traced, closes_in_steps = not IS_TORCH, True
     get_mask, set_mask = staticmethod(get_mask), staticmethod(set_mask)
     flatten, read = staticmethod(keras.tree.flatten), staticmethod(read)
     make_ratios, prepare = staticmethod(make_ratios), staticmethod(prepare)
