@@ -53,18 +53,18 @@ def compare_row(name):
 
 
 # The kinds run everywhere, and what is rounded otherwise on TensorFlow there, too. The others run
-# where nothing is compiled: on PyTorch and on tf_keras.
-KINDS = ["plain"]
-if hosts.BACKEND != "jax":
-    KINDS += ["batch normalization", "small elements"]
-if not hosts.IS_KERAS3 or hosts.IS_TORCH:
-    KINDS += ["short", "dropout", "a small head with a mask"]
+# where nothing is compiled, on PyTorch and on tf_keras, which also have most kinds in the second
+# tier.
+KINDS = ["plain", "batch normalization"]
+KINDS += ["short", "dropout", "small elements"] if hosts.BACKEND != "jax" else []
+KINDS += [] if hosts.BACKEND == "jax" else ["a small head with a mask"]
+QUICK = KINDS if not hosts.IS_KERAS3 or hosts.IS_TORCH else ["plain"]
 ON_TENSORFLOW = "embedding", "bfloat16", "float16 convolutions", "large LSTM", "long sums"
 
 
 def mark(name):
     if name in KINDS:
-        return ()
+        return () if name in QUICK else thorough
     backends = ("tensorflow", "torch") if name in ON_TENSORFLOW else ("torch",)
     return thorough, pytest.mark.once_by(*backends)
 

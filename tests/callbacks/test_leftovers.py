@@ -3,7 +3,7 @@
 import hosts
 import numpy as np
 import pytest
-from cases import quick_first, skip_file_on_keras2
+from cases import quick_first, quick_once, skip_file_on_keras2
 from hosts import keras
 from training import (
     BIG,
@@ -203,7 +203,7 @@ def test_a_learning_rate_set_between_two_updates():
         assert_equal(weights(model), weights(stock))
 
 
-@pytest.mark.quick_by("torch", "jax")
+@quick_once
 @pytest.mark.parametrize("then", ["fit", "train_on_batch"])
 def test_an_error_in_the_last_batch(then):
     """The window has its length again, if it goes on."""
@@ -242,7 +242,7 @@ def test_an_error_in_the_last_batch(then):
     assert_same(model, stock_model(1, tuple(array[: 2 * BIG] for array in data())))
 
 
-@pytest.mark.quick_by("torch", "jax")
+@quick_once
 def test_a_last_batch_that_is_dropped():
     """The window ends with the epoch, as one of the micro-batches that count."""
     x, y = (array.copy() for array in ARRAYS)

@@ -8,7 +8,7 @@ import weakref
 import hosts
 import numpy as np
 import pytest
-from cases import once_by_torch, quick_first, thorough
+from cases import once_by_torch, quick_first, quick_once, thorough
 from hosts import keras
 from memory import ask, is_out_of_memory
 from replicas import counting
@@ -505,6 +505,7 @@ def test_where_two_passes_cannot_be_used():
         train((normalized, (X, Y), {}, {"loss": contrastive}), [MicroBatches(SIZE)])
 
 
+@quick_once
 @pytest.mark.filterwarnings("ignore:keras_accum. MicroBatches splits batches")
 @quick_first(
     "name, loss",
@@ -536,6 +537,7 @@ def test_any_loss_of_the_whole_batch(name):
         assert np.abs(sliced["weight 0"] - expected["weight 0"]).max() > 1e-3
 
 
+@quick_once
 @quick_first("loss, in_compile", [("sample", {}), ("batch", WITH_XLA)])
 def test_an_embedding(loss, in_compile):
     """Rows are repeated in a slice, and missing in others. The last row is in no slice."""
@@ -590,6 +592,7 @@ def tenth():
     return Tenth(0.1)
 
 
+@quick_once
 @quick_first("optimizer", [tenth, scheduled, clipped, accumulating_adam])
 def test_optimizers(optimizer):
     model = assert_same(CASES["plain"], optimizer)
@@ -674,6 +677,7 @@ def test_compiled_again():
     assert_equal(*found)
 
 
+@quick_once
 @pytest.mark.filterwarnings("ignore:keras_accum")
 @pytest.mark.parametrize(
     "first", [pytest.param("counted by samples", marks=thorough), "in two passes"]

@@ -123,8 +123,9 @@ def test_ends_as_with_the_size_that_fits(name, capsys):
     assert_equal(found, expected, rtol=0, atol=0)
 
 
+@thorough
 @on_jax
-@quick_first("optimizer", [ours, stock])
+@pytest.mark.parametrize("optimizer", [ours, stock])
 def test_on_two_devices(optimizer, two_devices):
     """The state is where it was, and a device gets its part of each slice."""
     callback, count = MicroBatches("auto"), 2 * BATCH

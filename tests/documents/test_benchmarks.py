@@ -7,7 +7,7 @@ import sys
 
 import hosts
 import pytest
-from cases import once, thorough
+from cases import once, quick_once, thorough
 from training import (
     BIG,
     LENGTH,
@@ -123,6 +123,7 @@ def test_the_time_of_python_is_printed():
     assert head in read("benchmarks/README.md")
 
 
+@quick_once
 def test_contenders():
     """Each trains as the stock optimizer at the big batch, but the floor, which never moves."""
     from shared import contenders

@@ -8,7 +8,7 @@ import hosts
 import numpy as np
 import pytest
 import training
-from cases import ADAM, keras2_has_no, needs_decay, on_each_kind_of_state, thorough
+from cases import ADAM, keras2_has_no, needs_decay, on_each_kind_of_state, quick_first, thorough
 from hosts import keras
 from steps import assert_branches, assert_windows_equal_big_batches, made, stepper
 from training import (
@@ -111,7 +111,7 @@ if hosts.IS_TF_KERAS:
     ARGUMENTS["tensor_rate"] = {"learning_rate": hosts.tf.constant(2 * RATE, hosts.FLOATX)}
 
 
-@pytest.mark.parametrize("name", ARGUMENTS)
+@quick_first("name", list(ARGUMENTS))
 def test_one_argument(name):
     """An argument needs no model: given gradients show each micro-batch."""
     more = ARGUMENTS[name]

@@ -3,9 +3,11 @@
 import hosts
 import numpy as np
 import pytest
-from cases import CASES, keras2_has_no, on_adam_and_amsgrad, quick_first
+from cases import CASES, keras2_has_no, on_adam_and_amsgrad, quick_except, quick_first
 from steps import assert_windows_equal_big_batches, gradients, made, stepper
 from training import compiled, data, dense_model
+
+pytestmark = quick_except("tensorflow")
 
 WINDOWS = gradients([3, 3])
 

@@ -5,6 +5,7 @@ import contextlib
 import hosts
 import numpy as np
 import pytest
+from cases import quick_first
 from hosts import keras
 from training import LENGTH, MICRO, assert_equal, compiled, data, dense_model, fit, weights
 
@@ -118,7 +119,7 @@ def looking_for_nan():
 
 @not_keras2
 @pytest.mark.skipif(hosts.IS_TORCH, reason="PyTorch's debugger looks at `backward` alone")
-@pytest.mark.parametrize("gate", ["select", "conditional"])
+@quick_first("gate", ["conditional", "select"])
 def test_a_monitor_with_nan_debuggers_switched_on(gate):
     monitor = hosts.accum.AccumulationMonitor()
     model = compiled(dense_model(), hosts.ours("Adam", accum_iters=LENGTH, gate=gate))

@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 import steps
 import training
-from cases import CASES, quick_first
+from cases import CASES, quick_except, quick_first
 from formats import FORMATS, STOP, assert_same, fresh
 from hosts import accum, keras
 from steps import copies_of, take_steps, variables
 from training import LENGTH, dense_model, in_windows, weights
+
+pytestmark = quick_except("tensorflow")
 
 StateError = accum.StateError
 ADAM = CASES["adam"]

@@ -94,8 +94,16 @@ each_version = pytest.mark.each_version
 # Tests of code that all hosts share: in the second tier where nothing is compiled, on Keras 3 with
 # PyTorch, and on the newer style of tf_keras, whose session runs few files.
 quick_once = pytest.mark.quick_by("torch", "tf_keras_new")
-# Tests of code that all backends share.
+# Tests of code that all backends share: the same, and on every Keras 2.
 quick_once_on_keras3 = pytest.mark.quick_by("torch", "tf_keras", "tf_keras_new", "keras2")
+
+
+def quick_except(backend):
+    """Mark tests of code that this backend shares with another one that is traced."""
+    hosts = {"tensorflow", "jax", *quick_once_on_keras3.args} - {backend}
+    return pytest.mark.quick_by(*sorted(hosts))
+
+
 # Tests of code that has nothing to do with a host. They run on Keras 3 with JAX alone.
 once = pytest.mark.once
 # Tests of code that has nothing to do with a backend. They run on every Keras, and on Keras 3 with
