@@ -70,8 +70,12 @@ REPRESENTATIVE = (
     *("-m", "not thorough or each_version"),
     *("-k", "test_plain or test_saving or test_moved"),
 )
-# What a graph of TensorFlow or its files have of their own, from the third tier.
-OF_GRAPHS = ("-m", "thorough and not weekly", "-k", "test_graph or test_closing or test_saving")
+# What graphs of TensorFlow, replicas and its files have of their own, from the third tier.
+NAMES_OF_GRAPHS = (
+    *("test_graph", "test_closing", "test_saving", "mirrored_strategy", "in_replicas"),
+    *("checkpoint_in_a_window", "central_storage"),
+)
+OF_GRAPHS = "-m", "thorough and not weekly", "-k", " or ".join(NAMES_OF_GRAPHS)
 # The newer style of tf_keras differs in its optimizers. Callbacks are the same for both styles, and
 # these tests of them run on the newer one.
 OF_STYLE = (

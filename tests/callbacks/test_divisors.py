@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import hosts
 import numpy as np
 import pytest
-from cases import quick_first, skip_file_on_keras2, thorough
+from cases import quick_first, quick_once_on_keras3, skip_file_on_keras2, thorough
 from hosts import keras
 from training import assert_equal, compiled, is_ours, weights
 
@@ -271,6 +271,7 @@ def by_samples(build, batches, loss):
     return {name: np.average([w[name] for w in found], 0, sizes) for name in found[0]}
 
 
+@quick_once_on_keras3
 @quick_first("build, data, loss, says, is_exact", ROWS)
 def test_a_window_is_the_big_batch_or_says_why(build, data, loss, says, is_exact):
     batches, big = data()

@@ -63,6 +63,7 @@ FITS = {
 }
 
 
+@pytest.mark.quick_by("tf_keras", "tf_keras_new")
 @tensorflow_only
 @quick_first("both, models, arrays", FITS)
 def test_mirrored_strategy_with_fit(strategy, both, models, arrays):
@@ -73,6 +74,7 @@ def test_mirrored_strategy_with_fit(strategy, both, models, arrays):
     training.assert_same_training(actual, expected)
 
 
+@pytest.mark.quick_by("tf_keras", "tf_keras_new")
 @tensorflow_only
 def test_mirrored_strategy_with_mixed_precision(strategy):
     hosts.set_floatx("float32")
@@ -140,6 +142,7 @@ class Interrupt(keras.callbacks.Callback):
             raise KeyboardInterrupt
 
 
+@pytest.mark.quick_by("tf_keras", "tf_keras_new")
 @tensorflow_only
 def test_a_checkpoint_in_a_window(strategy, tmp_path):
     middle, arrays = BIG + MICRO, [a[: training.WINDOWS * BIG] for a in training.data()]
@@ -212,6 +215,7 @@ def test_gradients_that_are_summed_in_a_way_of_ones_own(how, request, recwarn):
 # -- other strategies and several processes ----------------------------------------------------
 
 
+@pytest.mark.quick_by("tf_keras", "tf_keras_new")
 @tensorflow_only
 def test_central_storage():
     devices = ["CPU:0", "CPU:1"]

@@ -87,7 +87,7 @@ if hosts.HAS_EMA:
     LATER["ema_at_the_end"] = {"both": {"use_ema": True, "ema_momentum": 0.6}}
 
 
-@pytest.mark.parametrize("name", [*FEATURES, *(pytest.param(n, marks=thorough) for n in LATER)])
+@quick_first("name", [*FEATURES, *LATER])
 def test_one_feature(name):
     """What a user adds to a training acts once per update, as at the big batch."""
     more = {**FEATURES, **LATER}[name]

@@ -142,6 +142,7 @@ def test_any_traced_function_can_close_the_window(jit_compile):
         assert found <= (hosts.GATE["gate"] == "auto")
 
 
+@pytest.mark.quick_by("tf_keras", "tf_keras_new")
 @pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="only TensorFlow has tf.distribute")
 @quick_first("gate", {"auto": {}, "conditional": {"gate": "conditional"}})
 def test_in_replicas(strategy, gate, monkeypatch):

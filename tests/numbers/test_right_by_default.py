@@ -16,9 +16,9 @@ The last columns say what each `reduction` does with it:
 * `known:why`: `exact` where the lengths are known; graphs of TensorFlow say it, or refuse it;
 * `no:why`: an error.
 
-Rows that begin with `*` are quick, with `+` not on JAX. Left out: sample weights of one per sample
-beside a loss of steps, which Keras 3 refuses; masks and weights in loops, which are the user's own
-there.
+Rows that begin with `*` are quick, with `+` on PyTorch and Keras 2. Left out: sample weights of
+one per sample beside a loss of steps, which Keras 3 refuses; masks and weights in loops, which are
+the user's own there.
 """
 
 import contextlib
@@ -163,8 +163,8 @@ TABLE = """
 """
 
 
-# The rows in the second tier: those with a plus not on JAX, where they take longest.
-QUICK = "*" if hosts.BACKEND == "jax" else ("*", "+")
+# The rows in the second tier: those with a plus where nothing is compiled, and on Keras 2.
+QUICK = ("*", "+") if hosts.IS_TORCH or not hosts.IS_KERAS3 else "*"
 
 
 def read_rows():

@@ -10,7 +10,7 @@ import types
 import hosts
 import numpy as np
 import pytest
-from cases import once_on_keras3, thorough
+from cases import once_on_keras3, quick_once, thorough
 
 import keras_accum
 from keras_accum import __main__ as main
@@ -146,6 +146,7 @@ def test_the_version():
     assert (job.returncode, job.stdout) == (0, f"keras_accum {keras_accum.__version__}\n")
 
 
+@quick_once
 @needs_sklearn
 def test_a_picture_of_the_curves(tmp_path):
     """It has the test loss after each part of a training."""

@@ -126,6 +126,7 @@ def steps_that_call(cls, calls, steps, **arguments):
 ROWS = [(when, name) for when in list(WHEN)[:-1] for name in sorted(WHEN[when])]
 
 
+@pytest.mark.quick_by("tf_keras")
 @quick_first("how", ["subclass", "accumulating"])
 @pytest.mark.parametrize("when, name", ROWS)
 def test_when_an_overridden_method_is_called(when, name, how):

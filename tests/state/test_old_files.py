@@ -7,14 +7,14 @@ import h5py
 import hosts
 import numpy as np
 import pytest
-from cases import each_version, keras2_has_no, thorough
+from cases import each_version, keras2_has_no, quick_once_on_keras3, thorough
 from hosts import accum, keras
 
 if hosts.IS_NEW_STYLE:
     pytest.skip("files of Keras 2 have optimizers of the legacy style", allow_module_level=True)
 
 ignored = pytest.mark.filterwarnings("ignore:Do not pass an `input_shape`")
-pytestmark = [ignored, pytest.mark.usefixtures("float32")]
+pytestmark = [quick_once_on_keras3, ignored, pytest.mark.usefixtures("float32")]
 
 FILES = hosts.TESTS / "files" / "keras_2_2_4"
 STOCK = {"stock_adam": "Adam", "stock_sgd_nesterov": "SGD", "stock_rmsprop": "RMSprop"}
