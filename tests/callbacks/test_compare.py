@@ -58,7 +58,7 @@ def compare_row(name):
 KINDS = ["plain", "batch normalization"]
 KINDS += ["short", "dropout", "small elements"] if hosts.BACKEND != "jax" else []
 KINDS += [] if hosts.BACKEND == "jax" else ["a small head with a mask"]
-QUICK = KINDS if not hosts.IS_KERAS3 or hosts.IS_TORCH else ["plain"]
+QUICK = KINDS if not hosts.IS_KERAS3 or hosts.IS_TORCH else []
 ON_TENSORFLOW = "embedding", "bfloat16", "float16 convolutions", "large LSTM", "long sums"
 
 

@@ -1310,7 +1310,7 @@ def test_convolutions_in_the_order_that_is_fast():
 
 
 @on_jax  # only JAX tells what a program will need
-@pytest.mark.parametrize("loss", ["auto", "batch"])
+@quick_first("loss", ["auto", "batch"])
 @pytest.mark.parametrize("in_one", [False, True])
 def test_the_memory_is_that_of_a_slice(loss, in_one, optimized):
     """Neither the program nor its memory grows with the number of slices."""

@@ -7,7 +7,7 @@ import types
 import hosts
 import numpy as np
 import pytest
-from cases import every_name, keras2_has_no, once_on_keras3
+from cases import every_name, keras2_has_no, once_by_torch, once_on_keras3
 from hosts import accum, keras
 from training import MICRO, assert_same_training, compiled, data, dense_model, fit, train
 
@@ -186,6 +186,7 @@ def test_decay_is_assigned_later():
         hosts.ours("Adam").decay = 0.2
 
 
+@once_by_torch
 @only_keras3
 def test_keras_s_own_accumulation():
     """It can't be added to ours. At accum_iters=1 it is the stock optimizer's, and that is said."""

@@ -68,7 +68,7 @@ TABLE = """
   samples   -         -        -        fit            even    exact         exact      exact
   samples   -         -        -        fit            partial exact         mean       exact
   elements  -         -        -        fit            short   exact         mean       exact
-* elements  -         -        -        fit            lengths exact         mean       exact
++ elements  -         -        -        fit            lengths exact         mean       exact
 * elements  masking   -        -        fit            short   exact         mean       exact
   elements  masking   -        -        fit            even    exact         mean       exact
   elements  masking   -        -        fit            partial exact         mean       exact
@@ -152,7 +152,7 @@ TABLE = """
   sum       -         -        -        train_step     short   exact         mean       exact
   elements  masking   -        activity train_step     short   says:added    mean       no:added
   samples   -         -        -        loop           even    exact         exact      no:needs
-* samples   -         -        -        loop           short   mean          mean       no:needs
++ samples   -         -        -        loop           short   mean          mean       no:needs
   elements  masking   -        -        loop           even    mean          mean       no:needs
 + samples   -         -        -        loop_weigh     short   exact         no:weights exact
   elements  masking   -        -        loop_weigh     short   exact         no:weights exact

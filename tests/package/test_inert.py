@@ -58,6 +58,7 @@ print(len(keras_accum.engine.models.list_models(model.optimizer)))
 """
 
 
+@once_by_torch
 def test_what_changes_in_keras():
     """An import changes nothing, and an optimizer what docs/stability.md lists.
 
