@@ -514,4 +514,4 @@ def summary(session):
         file.unlink()
     if session.posargs != ["rest"]:
         session.log("Not run: other hosts, versions and rows; several processes, kills, notebooks.")
-        session.log("To run these in about 30 minutes: .venv/bin/nox -r -s rest")
+        session.log("To run these in about 20 minutes: .venv/bin/nox -r -s rest")
