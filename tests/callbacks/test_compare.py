@@ -53,12 +53,11 @@ def compare_row(name):
 
 
 # The kinds run everywhere, and what is rounded otherwise on TensorFlow there, too. The others run
-# where nothing is compiled, on PyTorch and on tf_keras, which also have most kinds in the second
-# tier.
+# where nothing is compiled, on PyTorch and on tf_keras. PyTorch has all kinds in the second tier.
 KINDS = ["plain", "batch normalization"]
 KINDS += ["short", "dropout", "small elements"] if hosts.BACKEND != "jax" else []
 KINDS += [] if hosts.BACKEND == "jax" else ["a small head with a mask"]
-QUICK = KINDS if not hosts.IS_KERAS3 or hosts.IS_TORCH else []
+QUICK = KINDS if hosts.IS_TORCH else [] if hosts.BACKEND == "jax" else ["plain"]
 ON_TENSORFLOW = "embedding", "bfloat16", "float16 convolutions", "large LSTM", "long sums"
 
 

@@ -8,7 +8,7 @@ import warnings
 import hosts
 import numpy as np
 import pytest
-from cases import once_by_torch, quick_once_on_keras3, skip_file_on_keras2
+from cases import once_by_torch, quick_once, skip_file_on_keras2
 from hosts import keras
 from training import assert_equal, compiled, initialize, weights
 
@@ -109,7 +109,7 @@ KINDS = ["weights", "an added loss"]
 KINDS += [pytest.param(kind, marks=once_by_torch) for kind in ("activity", "a mean")]
 
 
-@quick_once_on_keras3
+@quick_once
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_term_beside_a_sum(kind):
     """The lines that `fit` names instead of reduction="sum" are exact."""
