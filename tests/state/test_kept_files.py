@@ -26,7 +26,7 @@ HERE = "state_format", "weight_names", "window_weight"  # of the optimizer that 
 
 
 def is_read(writer, row, form):
-    """True if this host reads such a file. On Keras 3, PyTorch reads what isn't TensorFlow's own."""
+    """True if this host reads such a file. On Keras 3, PyTorch reads all but TensorFlow's own."""
     if form not in ("keras", "h5", "weights.h5", "state.npz"):
         return hosts.IS_TENSORFLOW and writer in OWN
     if row not in CASES or hosts.IS_KERAS3 and not hosts.IS_TORCH:
