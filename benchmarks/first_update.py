@@ -3,8 +3,8 @@
 Trains 24 residual blocks, 148 variables, in batches of 10, each way in a process of its own, by
 turns. Prints, over the stock optimizer, the median of the processor time of the first `fit`, most
 of it for tracing and compiling, and of an epoch of a later one; on JAX, also the time for tracing
-and the number of compiled programs. With `--jit`, the step is compiled on TensorFlow and PyTorch,
-where it takes minutes: give it `--blocks 2`. `--micro 50` shows larger micro-batches.
+and the number of compiled programs. With `--jit`, the step is compiled on TensorFlow, and on
+PyTorch, where 148 variables take minutes: add `--blocks 1`. `--micro 50` has larger micro-batches.
 """
 
 import argparse

@@ -68,7 +68,8 @@ class Overrides(Convertible):
         # A config of tf_keras's newer style. Keras 3.16 takes the first two out, and leaves this.
         if config.pop("is_legacy_optimizer", None) is not None:
             config.pop("jit_compile")
-        if config.get("adaptive_epsilon") is False:  # otherwise Keras 3 refuses it
+        is_taken = "adaptive_epsilon" in inspect.signature(cls._stock_class.__init__).parameters
+        if config.get("adaptive_epsilon") is False and not is_taken:  # otherwise Keras 3 refuses it
             config.pop("adaptive_epsilon")
         return super()._from_arguments(config, *more)
 

@@ -113,13 +113,13 @@ class Term:
         # A number that a graph doesn't know counts as that of the rows, but may be another.
         is_per_sample = bool(self.shape) and self.shape[0] in (None, *rows)
         name = getattr(function, "__name__", "")
-        is_mean_of_samples = self._is_number and name in _MEANS_OF_LAST
+        is_of_unknown = self.values is None  # a user's `__call__` may do anything with a mean
+        is_mean_of_samples = (self._is_number or is_of_unknown) and name in _MEANS_OF_LAST
         reduction = self.loss.reduction
         # A gradient of several values is that of their sum. One number is neither summed nor not.
         is_sum = reduction == "sum" or is_per_sample and reduction in (None, "none")
         is_sum = is_sum and not self._is_number
-        is_whole = self.values is not None and not (is_per_sample or is_sum)
-        compares = name == "circle" or self._reduces_samples or is_whole
+        compares = name == "circle" or self._reduces_samples or not (is_per_sample or is_sum)
         if compares and is_of_keras(function) and not is_mean_of_samples:
             return Divisor.COMPARES
         if is_sum:

@@ -68,17 +68,14 @@ def assert_same(model, reference):
     assert_equal(slots(model), slots(reference))
 
 
-EXECUTIONS = {"two at once": 2}
-
-
-@quick_first("given", ["arrays", "PyDataset", "steps", *EXECUTIONS])
+@quick_first("given", ["arrays", "PyDataset", "steps", "two at once"])
 def test_the_last_step_closes_the_window(given):
     """On Keras 3, where no program is compiled at the epoch's end. Elsewhere it comes after it."""
     if given == "two at once" and hosts.BACKEND == "torch":
         pytest.skip("Keras refuses it here")
-    more = {"steps_per_execution": EXECUTIONS[given]} if given in EXECUTIONS else {}
+    more = {"steps_per_execution": 2} if given == "two at once" else {}
     model, seen, programs = compiled(dense_model(), adam(), **more), Seen(), []
-    if given == "arrays" or given in EXECUTIONS:
+    if given in ("arrays", "two at once"):
         train = lambda **arguments: fit(model, MICRO, ARRAYS, **arguments)  # noqa: E731
     else:
         source = Batches() if given == "PyDataset" else epochs(*3 * [LENGTH + 3])

@@ -383,13 +383,13 @@ READING = {
 
 QUICK = ["masks and weights", "contrastive", "integer outputs", "sample weights", "penalties"]
 QUICK += ["compute_loss with a weight"]
-if not hosts.IS_TORCH:  # each row takes seconds to compile
-    QUICK = ["contrastive", "sample weights", "compute_loss with a weight"]
 # What a traced loop does in its own way. PyTorch, which compiles nothing, has all rows.
 TRACED = ["a last batch in a part of a slice", "two steps in one call", "masked sums"]
 TRACED += ["ignored class", "one mask", "a short last batch", *QUICK]
 TRACED += ["eagerly"] * hosts.IS_TENSORFLOW
 TRACED += [*READING, "convolutions"]
+if not hosts.IS_TORCH:  # each row takes seconds to compile
+    QUICK = ["contrastive", "sample weights", "compute_loss with a weight"]
 
 
 def each_of(table):

@@ -311,6 +311,25 @@ def trace(optimizer, grads, ws):
 
 
 @on_keras3
+def test_an_argument_with_a_name_of_tf_keras():
+    """It stays in a config, which Keras 3's own Adam would refuse."""
+
+    class Adaptive(keras.optimizers.SGD):
+        def __init__(self, learning_rate=0.1, adaptive_epsilon=True, **keywords):
+            super().__init__(learning_rate, **keywords)
+            self.adaptive_epsilon = adaptive_epsilon
+
+        def get_config(self):
+            return {**super().get_config(), "adaptive_epsilon": self.adaptive_epsilon}
+
+    cls = accum.accumulating(Adaptive)
+    config = cls(adaptive_epsilon=False, accum_iters=2).get_config()
+    assert not cls.from_config(config).adaptive_epsilon
+    given = {**hosts.ours("Adam", accum_iters=2).get_config(), "adaptive_epsilon": False}
+    assert accum.AdamAccumulate.from_config(given).accum_iters == 2
+
+
+@on_keras3
 @pytest.mark.filterwarnings("ignore:(keras_accum. )?Gradients do not exist")
 def test_a_missing_gradient_where_nothing_tells_whose_a_slot_is():
     """Its slots stay as they are. Where Python doesn't know the switch, it's refused by name."""

@@ -119,6 +119,9 @@ TABLE = """
   scalar    masking   -        -        fit            short   says:masks    mean       no:masks
   own_call  -         -        -        fit            short   exact         mean       no:unread
   own_call  masking   -        -        fit            short   says:masks    mean       no:masks
+  own_mse   -         -        -        fit            short   exact         mean       no:unread
+  own_mse   masking   -        -        fit            short   says:masks    mean       no:masks
+  own_dice  -         -        -        fit            short   says:compares mean       no:compares
   added     -         -        -        fit            short   exact         mean       no:unread
   none      -         -        -        fit            short   exact         mean       exact
 + cosine    -         -        -        fit            even    says:compares mean       no:compares

@@ -39,10 +39,17 @@ def to_scalar(y_true, y_pred):
     return mean((y_true - y_pred) ** 2)
 
 
-class OwnCall(keras.losses.Loss):
-    def __call__(self, y_true, y_pred, sample_weight=None):
-        return 2 * super().__call__(y_true, y_pred, sample_weight)
+def doubled(base):
+    """Return a subclass of a loss of Keras with a `__call__` of its own."""
 
+    class Doubled(base):
+        def __call__(self, y_true, y_pred, sample_weight=None):
+            return 2 * super().__call__(y_true, y_pred, sample_weight)
+
+    return Doubled
+
+
+class OwnCall(doubled(keras.losses.Loss)):
     def call(self, y_true, y_pred):
         return mean((y_true - y_pred) ** 2, -1)
 
@@ -81,6 +88,8 @@ LOSSES = {
     "sum": (OF_STEPS, lambda: [mse(**SUM)]),
     "scalar": (OF_STEPS, lambda: [to_scalar]),
     "own_call": (OF_STEPS, lambda: [OwnCall()]),
+    "own_mse": (OF_STEPS, lambda: [doubled(keras.losses.MeanSquaredError)()]),
+    "own_dice": (OF_MAPS, lambda: [doubled(keras.losses.Dice)()]),
     "none": (OF_SAMPLES, lambda: [mse(reduction="none")]),
     "added": (OF_SAMPLES, lambda: None),  # by a layer, and none in `compile`
     "cosine": (OF_SAMPLES, lambda: [keras.losses.CosineSimilarity(axis=0)]),
@@ -92,7 +101,7 @@ LOSSES = {
     "two_sums": (OF_STEPS, lambda: [mse(**SUM), mse(**SUM)]),
     "sum+mean": (OF_STEPS, lambda: [mse(**SUM), mse()]),
 }
-ON_KERAS3_ONLY = "dice", "tversky", "circle", "by", "cancel"
+ON_KERAS3_ONLY = "dice", "own_dice", "tversky", "circle", "by", "cancel"
 CLASSES = "ignored", "circle"
 
 
@@ -165,7 +174,7 @@ def build(program, embedding=layers.Embedding):
     if mask == "two":
         starts.append(layers.Masking(1.0)(x))
     activation = "softmax" if program.loss == "ignored" else None
-    activation = "sigmoid" if program.loss in ("dice", "tversky") else activation
+    activation = "sigmoid" if program.loss in ("dice", "own_dice", "tversky") else activation
     outputs = 1 if program.loss not in ("two", "two_kinds", "two_sums", "sum+mean") else 2
     ys = []
     for i in range(outputs):
@@ -178,7 +187,7 @@ def build(program, embedding=layers.Embedding):
         y = layers.Dense(4, activation="tanh", name=f"hidden{i}", **arguments)(y)
         if mask == "pooled" or program.loss == "two_kinds" and i:
             y = layers.GlobalAveragePooling1D(name=f"pool{i}")(y)
-        units = {"ignored": 3, "dice": 8}.get(program.loss, 2)
+        units = {"ignored": 3, "dice": 8, "own_dice": 8}.get(program.loss, 2)
         y = layers.Dense(units, activation=activation, name=f"out{i}")(y)
         y = Adds()(y) if program.loss == "added" else y
         ys.append(layers.Reshape((2, 2, 2))(y) if kind == OF_MAPS else y)
