@@ -17,6 +17,7 @@ from keras_accum.engine.pending import OF_SUM, Pending
 from keras_accum.engine.state import State
 from keras_accum.engine.sums import Sums
 from keras_accum.engine.window import (
+    FORMAT,
     LEAST,
     MISSING,
     OpenWindow,
@@ -127,17 +128,23 @@ class Accumulation:
         self.window = None
         self.state, self.pending = State(self), Pending(self)
         self.weighing_callback = None  # the one by which `fit` itself weighs micro-batches
-        self.unended = None  # the last training, an Unended, if it hasn't ended
-        self._weighed_at = None  # the progress up to which Keras's trainings have weighed
-        self._shortened = None  # updates before, and the length, of a window closed in a step
+        self.is_in_training = False  # True also after a training that didn't end
+        self.is_loaded = False  # True until a training goes on with a loaded window
+        self.weighs_window = False  # True in its first step, if the window has no weights
         self._error_in_build = None
 
     @contextlib.contextmanager
-    def building(self):
-        """Scope for creating the optimizer's variables. After an error in it, it can't be built."""
+    def building(self, variables):
+        """Scope in which the stock optimizer creates its variables for those of the model.
+
+        It ends with the window's. After an error in it, the optimizer can't be built.
+        """
         self.check_build()
         try:
             yield
+            self.store.variables = variables
+            self.store.check_names()
+            self.open_window()
         except BaseException as error:
             self._error_in_build = repr(error)
             if not self.options.is_stock:
@@ -172,27 +179,21 @@ class Accumulation:
         batch = apply_weight(self, weight, gradients, variables)
         weighted = batch.gradients, variables, batch.weight, self.window.weight
         gradients, weight = self.replicas.reduce_weighted(*weighted)
-        if self.pending.weighs_window:
-            self.weigh_window(weight)
-            self.pending.weighs_window = self.values.is_traced()  # until the next micro-batch
+        if self.weighs_window:
+            self._weigh_window(weight)
         return replace(batch, gradients=gradients, weight=weight)
 
-    def weigh_window(self, weight):
+    def _weigh_window(self, weight):
         """Let the micro-batches in the window, which count 1 each, weigh as much as this one."""
-        values, window, store = self.values, self.window, self.store
-        position = values.read_counter(window.named["window_position"])
-        if is_known(position):
-            factor = weight if not is_known(weight) or weight > LEAST else 1
-            total = position * factor
-        else:  # a trace for several steps has it in each of them
-            before = values.value(window.weight)
-            position = values.cast(position, before.dtype)
-            are_unweighed = values.ops.equal(before * (before - position), 0)
-            ones = values.ops.ones_like(before)
-            factor = values.ops.where(weight > LEAST, values.cast(weight, before.dtype), ones)
-            factor = values.ops.where(are_unweighed, factor, ones)
-            total = values.ops.where(are_unweighed, position * factor, before)
-        sums = list(compress(store.sums, store.are_summed(store.variables)))
+        values, ops, window = self.values, self.values.ops, self.window
+        before, one = values.value(window.weight), ops.ones_like(values.value(window.weight))
+        position = values.cast(values.read_counter(window.named["window_position"]), before.dtype)
+        # False in later steps of a program that runs several.
+        are_unweighed = ops.equal(before * (before - position), 0)
+        factor = ops.where(weight > LEAST, values.cast(weight, before.dtype), one)
+        factor = ops.where(are_unweighed, factor, one)
+        total = ops.where(are_unweighed, position * factor, before)
+        sums = list(compress(self.store.sums, self.store.are_summed(self.store.variables)))
         scaled = values.scale_all(list(map(values.value, sums)), factor)
         self.replicas.on_each(sums, lambda _, target, value: target.assign(value), scaled)
         self.replicas.across(lambda total: self.update.assign(window.weight, total), total)
@@ -210,40 +211,11 @@ class Accumulation:
         self.write(step, WindowUpdate(self, batch.variables, absent, frozen, batch))
 
     def write(self, step, update):
-        """Add the micro-batch of an update, let a gate decide whether it is made, and count.
-
-        After the last write to sums or weights only the counters are left. If Ctrl-C comes there,
-        Python, if it runs the step, writes them nevertheless.
-        """
-        before = self._copy_updates() if step.is_update and self._is_in_python(step) else None
-        try:
-            if self.window is not None and update.batch is not None:
-                update.batch = self.sums.add(step, update.batch)
-            self.choose_gate(step)(step, update)
-            self.count(step)
-        except BaseException:
-            if self._is_in_python(step):
-                is_made = before is not None and bool(self._copy_updates() != before)
-                if is_made:
-                    self.values.zero_each(self.replicas, self.store.sums)
-                if is_made or not step.is_update and update.batch is None:
-                    self._assign(self.window.after(step))
-            raise
-
-    def _is_in_python(self, step):
-        """Return True if Python runs a step, on a single device and with a window."""
-        is_alone = self.window is not None and self.replicas.count() == 1
-        return is_alone and is_known(step.switch) and not self.values.is_traced()
-
-    def _copy_updates(self):
-        """Return the number of updates, without waiting for a device."""
-        (updates,) = self.values.copies([self.store.updates])
-        return updates
-
-    def _assign(self, values):
-        """Write the window's counters, and the weight."""
-        for name, value in values.items():
-            self.update.assign(self.window.named[name], value)
+        """Add the micro-batch of an update, let a gate decide whether it is made, and count."""
+        if self.window is not None and update.batch is not None:
+            update.batch = self.sums.add(step, update.batch)
+        self.choose_gate(step)(step, update)
+        self.count(step)
 
     def receive(self, batch):
         """Return the micro-batch with `counted`, `absent`, and zeros if it is dropped."""
@@ -300,7 +272,8 @@ class Accumulation:
         values = {} if self.window is None else self.window.after(step)
 
         def across(values, switch):
-            self._assign(values)
+            for name, value in values.items():
+                self.update.assign(self.window.named[name], value)
             self.update.count_updates(switch)
 
         with self.update.after_writes():
@@ -341,44 +314,23 @@ class Accumulation:
     def discard_window(self):
         """Write what a fresh window has: zeros, but for the length of the next windows."""
         of_window = {} if self.window is None else self.window.named
-        for name, variable in reversed(list(of_window.items())):  # counters last, for Ctrl-C
+        for name, variable in of_window.items():
             if name not in ("state_format", "accum_iters"):
                 self.store.write(variable, np.zeros(list(map(int, variable.shape))))
-        self.unended = None
-
-    def shorten_window(self, length):
-        """Let the open window close once it has so many micro-batches."""
-        updates, _ = self.read_progress()
-        self._shortened = updates, self.state.counter("window_length")
-        self.state.write_length(length)
-
-    def continue_window(self):
-        """Note that the next training continues the window of one that hasn't ended."""
-        if self.unended is not None and not self.unended.is_running():
-            self.unended.continues = True
-            self.note_weighed()
-            updates, position = self.read_progress()
-            if position and self._shortened is not None and self._shortened[0] == updates:
-                self.state.write_length(self._shortened[1])  # the last step has failed
+        self.is_in_training = False
 
     def note_loaded(self):
-        """Note that the window comes from somewhere else."""
-        self.continue_window()
-        self._weighed_at = None
-        self.pending.forget_ways()
+        """Note that the window is one of a state or a checkpoint."""
+        self.is_in_training, self.is_loaded = False, True
 
-    def note_weighed(self):
-        """Note that the micro-batches in the window have their weights from Keras's trainings."""
-        if self.options.weighs:
-            self._weighed_at = self.read_progress()
-
-    def is_unweighed(self):
-        """Return True if the open window has micro-batches that count 1, for want of a weight."""
-        if not self.options.weighs or self.pending.has_called_weigh:
-            return False
-        is_running = self.unended is not None and self.unended.is_running()
-        is_weighed = is_running or self._weighed_at == self.read_progress()
-        return not is_weighed and self.state.has_unweighed_window()
+    def take_unweighed(self):
+        """Return True once if the loaded window may have micro-batches without weights."""
+        is_loaded, self.is_loaded = self.is_loaded and self.options.weighs, False
+        is_old = is_loaded and self.state.counter("state_format") < FORMAT
+        position = self.state.counter("window_position") if is_old else 0
+        if self.window is None:
+            return position > 0
+        return position > 0 and float(self.store.read(self.window.weight)) in (0, position)
 
     def read_progress(self):
         """Return the number of completed updates and the position in the window."""

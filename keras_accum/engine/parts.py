@@ -288,6 +288,9 @@ class Store(abc.ABC):
         """Return a variable's name, for messages."""
         return variable.name
 
+    def check_names(self):
+        """Raise a ValueError for names of variables that a state can't tell apart."""
+
     def list_layers(self, layer):
         """Return the layers that a layer or model has itself, not those inside of them."""
         return layer._flatten_layers(recursive=False, include_self=False)

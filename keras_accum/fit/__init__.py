@@ -3,5 +3,5 @@
 `training` begins: a hook on CallbackList, at each training. `callback` is the callbacks' base
 class, and `hooks` lets functions run before and after CallbackList's methods. `weighing` weighs
 each micro-batch, `weighed_logs` the losses that Keras logs, and `closing` ends windows with their
-epochs. `train_function` replaces a model's for each batch, and `warnings` is a table.
+epochs. `train_function` replaces a model's for each batch, and `warnings` looks for differences.
 """

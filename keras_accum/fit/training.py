@@ -4,13 +4,13 @@ Keras tells no callback about the others, so `look_at_trainings` hooks into Call
 acts without our callbacks: windows are weighed and end with their epochs, and `fit` can warn.
 """
 
+import sys
 from collections import defaultdict
 
 from keras_accum.engine.optimizers import list_accumulating
-from keras_accum.engine.unended import Unended
 from keras_accum.fit import closing, hooks, train_function, warnings
 from keras_accum.fit.callback import Callback
-from keras_accum.fit.weighing import WeighMicroBatches, find_weighing
+from keras_accum.fit.weighing import find_weighing
 from keras_accum.host import find_own_methods, is_named, warn_once
 from keras_accum.terms import repeated
 
@@ -28,7 +28,7 @@ def look_at_trainings(host):
     ending_class = host.callback(closing.EndsWindowsFirst)
 
     def hook(on_train_begin):
-        def begin(callbacks, logs=None):  # not `self`: see `Unended.is_running`
+        def begin(callbacks, logs=None):
             hooks.remove(callbacks)  # those of an earlier training
             model = getattr(callbacks, "model", None)  # TensorFlow 2.4 on: may be missing
             if model is not None:
@@ -43,10 +43,9 @@ def look_at_trainings(host):
             if optimizers and model.built:
                 repeated.refuse_repeated(model, optimizers, host)
             on_train_begin(callbacks, logs)  # a callback may load a state
-            _begin_windows(callbacks, optimizers)
-            added = (
-                [] if _is_weighed(callbacks.callbacks) else find_weighing(host, model, optimizers)
-            )
+            _discard_unended(optimizers)
+            is_weighed = any(is_named(c, "MicroBatchWeights") for c in callbacks.callbacks)
+            added = [] if is_weighed else find_weighing(host, model, optimizers)
             ends_all = any(map(_ends_windows, callbacks.callbacks))
             ends_any = any(o._accumulation.options.ends_with_epoch for o in optimizers)
             if ends_all or ends_any and host.waits_for_steps(model):
@@ -55,9 +54,6 @@ def look_at_trainings(host):
             for callback in added:  # Keras doesn't know these callbacks
                 callback.set_model(model)
                 callback.on_train_begin()
-            for callback in (*callbacks.callbacks, *added):
-                if isinstance(callback, WeighMicroBatches):
-                    callback.begin()
             _install(callbacks, optimizers, host, added)
 
         return begin
@@ -65,29 +61,28 @@ def look_at_trainings(host):
     return host.keras.callbacks.CallbackList, "on_train_begin", hook
 
 
-def _begin_windows(callbacks, optimizers):
-    """Discard the windows of a training that hasn't ended, and note that this one runs."""
-    engines = [optimizer._accumulation for optimizer in optimizers]
-    # Not in a `fit` in a callback of `fit`, whose windows it continues.
-    engines = [e for e in engines if e.unended is None or not e.unended.is_running()]
-    for engine in engines:
-        if engine.unended is not None and engine.unended.discards(engine):
-            _, position = engine.read_progress()
-            engine.discard_window()  # a step that failed may have left a part of its sum
+def _discard_unended(optimizers):
+    """Discard the windows of a training that didn't end: this one would see their data again."""
+    for optimizer in optimizers:
+        accumulation = optimizer._accumulation
+        if accumulation.is_in_training:
+            position = optimizer.window_position
+            accumulation.discard_window()  # at 0, too: a step that failed may have left a sum
             if position:
-                warn_once(engine.optimizer, _DISCARDED, position)
-    this = Unended(callbacks, engines)
-    for engine in engines:
-        engine.unended = this
+                warn_once(optimizer, _DISCARDED, position)
 
 
-def _end_windows(callbacks, optimizers):
+def _note_begun(optimizers):
+    """Note that a training has begun a batch."""
+    for optimizer in optimizers:
+        optimizer._accumulation.is_in_training = True
+
+
+def _note_ended(optimizers):
     """Note that a training has ended."""
     for optimizer in optimizers:
-        optimizer._accumulation.note_weighed()
-        last = optimizer._accumulation.unended
-        if last is not None and last.has_ended(callbacks):
-            optimizer._accumulation.unended = None
+        if sys.exc_info()[0] is None:  # up to Keras 3.14, JAX is here after an error, too
+            optimizer._accumulation.is_in_training = False
 
 
 def _introduce(callbacks):
@@ -111,12 +106,6 @@ def _check_once(callback, before):
         raise ValueError(f"`callbacks` has {name} twice. Give `fit` one {name}.")
 
 
-def _is_weighed(callbacks):
-    """Return True if a callback in the list weighs, or has whole batches."""
-    named = "MicroBatchWeights", "MicroBatches"
-    return any(is_named(callback, name) for callback in callbacks for name in named)
-
-
 def _ends_windows(callback):
     """Return True for an ApplyPartialWindow, unless a user's subclass chooses the moment."""
     cls = closing.EndsWindows
@@ -130,8 +119,7 @@ def _install(callbacks, optimizers, host, added):
         for name in closing.METHODS:
             before[name].append(getattr(callback, name))
         if host.closes_in_steps and isinstance(callback, closing.EndsWindowsFirst):
-            for name in closing.IN_EPOCH:
-                before[name].append(getattr(callback, name))
+            before["on_train_batch_begin"].append(callback.on_train_batch_begin)
     model = callbacks.model
     if optimizers and not model.built:  # its penalties are known after a step
 
@@ -140,7 +128,8 @@ def _install(callbacks, optimizers, host, added):
             repeated.refuse_repeated(model, optimizers, host)
 
         before["on_train_batch_end"].append(refuse_after_a_step)
-    for name, functions in warnings.find_hooks(callbacks, optimizers, host, added).items():
+    for name, functions in warnings.find_hooks(callbacks, optimizers, host).items():
         before[name] += functions
-    before["on_train_end"].insert(0, lambda logs=None: _end_windows(callbacks, optimizers))
+    before["on_train_batch_begin"].append(lambda batch, logs=None: _note_begun(optimizers))
+    before["on_train_end"].insert(0, lambda logs=None: _note_ended(optimizers))
     hooks.install(callbacks, before, after)

@@ -7,7 +7,7 @@ from keras_accum.engine.pending import OF_SUM, UNWEIGHED, StepWeight, check_weig
 from keras_accum.fit.train_function import InTrainFunction, install, uninstall
 from keras_accum.fit.weighed_logs import WeighedLogs
 from keras_accum.host import find_own_methods, warn_once
-from keras_accum.host.scopes import attribute, undone
+from keras_accum.host.scopes import attribute
 from keras_accum.terms import table
 from keras_accum.terms.problems import Problems
 from keras_accum.terms.reader import LossReader
@@ -31,7 +31,7 @@ class WeighMicroBatches(InTrainFunction):
 
     _takes_several = True
     _weight = _weighing = None
-    _unweighed = ()  # engines with micro-batches in the window that have no weight yet
+    _unweighed = ()  # the engines with a loaded window that may lack weights
 
     def around(self, train_step):
         if self._weighing is None or not self._weighing.fits(self.model):
@@ -42,24 +42,18 @@ class WeighMicroBatches(InTrainFunction):
         super().on_train_begin(logs)
         self.takes_part = True
 
-    def on_epoch_end(self, epoch, logs=None):
-        if self._weighing is not None:
-            self._weighing.check_graphs()
-
-    def begin(self):
-        """Look at the open windows, between train steps."""
-        engines = [optimizer._accumulation for optimizer in list_accumulating(self.model)]
-        self._unweighed = [engine for engine in engines if engine.is_unweighed()]
+    def prepare(self):
+        engines = self._weighing.engines  # not the model's: on JAX, `model` syncs its variables
+        self._unweighed = [engine for engine in engines if engine.take_unweighed()]
+        self.version = tuple(map(id, self._unweighed)) or None  # a trace for the first step alone
 
     def run(self, run, *arguments):
         # Not in the train step, because a strategy's replicas run it in turns.
-        unweighed, self._unweighed = self._unweighed, ()
-        self.version = tuple(map(id, unweighed)) or None  # a trace for the first step alone
         try:
             with contextlib.ExitStack() as scope:
                 self._weighing.install(scope)
-                for engine in unweighed:
-                    scope.enter_context(attribute(engine.pending, "weighs_window", True))
+                for engine in self._unweighed:
+                    scope.enter_context(attribute(engine, "weighs_window", True))
                 return run(*arguments)
         finally:
             self._weighing.warn()
@@ -100,17 +94,15 @@ def look_at_train_on_batch(host):
     """Return the hook by which a model's `train_on_batch` weighs as `fit` does."""
 
     def hook(train_on_batch):
-        @undone
         def weigh_and_train(model, *arguments, **keywords):
             uninstall(model)  # Ctrl-C may have come before its call
             optimizers = list_accumulating(model)
             callbacks = find_weighing(host, model, optimizers)
             for optimizer in optimizers:
-                optimizer._accumulation.continue_window()
+                optimizer._accumulation.is_in_training = False
             for callback in callbacks:
                 callback.set_model(model)
                 callback.on_train_begin()
-                callback.begin()
             if not callbacks:
                 return train_on_batch(model, *arguments, **keywords)
             make = model.make_train_function
@@ -120,10 +112,7 @@ def look_at_train_on_batch(host):
                 return made if force else install(model, callbacks)
 
             with attribute(model, "make_train_function", make_changed):
-                result = train_on_batch(model, *arguments, **keywords)
-            for optimizer in optimizers:
-                optimizer._accumulation.note_weighed()
-            return result
+                return train_on_batch(model, *arguments, **keywords)
 
         return weigh_and_train
 
@@ -141,16 +130,16 @@ class Weighing:
         self._model, self._host, self._weight = model, host, weight
         self._compute_loss, self._container = model.compute_loss, host.find_losses(model)[0]
         optimizers = self._optimizers = list_accumulating(model)
-        self._engines = [optimizer._accumulation for optimizer in optimizers]
-        self._weighed = [engine for engine in self._engines if engine.options.weighs]
-        self._values, self._replicas = self._engines[0].values, self._engines[0].replicas
+        self.engines = [optimizer._accumulation for optimizer in optimizers]
+        self._weighed = [engine for engine in self.engines if engine.options.weighs]
+        self._values, self._replicas = self.engines[0].values, self.engines[0].replicas
         reader = LossReader(host, model, optimizers[0], self._values.scalar_dtype)
         has_own_code = bool(reader.own_loss) or reader.has_own_step
         self._reader, self._problems = reader, Problems(host, model, optimizers, has_own_code)
         self._logs = WeighedLogs(host, model, self._find_weight_of_logs)
         self._tap = Tap(host, model, self._logs.weigh_new_metrics)
         self._steps = {}  # the StepWeight of each replica that runs or traces a step
-        self.warn, self.check_graphs = self._problems.warn, self._problems.check_graphs
+        self.warn = self._problems.warn
 
     def fits(self, model):
         """Return True for the same model, not compiled again: what traces have shown holds."""
@@ -219,8 +208,6 @@ class Weighing:
         self.note_problems(decision)
         if self._weight is None:
             weight = self._find_weight(described.terms, decision, rows)
-            if rows is not None:
-                self._problems.count(decision)
         step.terms = ()  # they have the tensors of a trace or step
         if weight is None:
             return loss
@@ -273,10 +260,6 @@ class Weighing:
     def give(self, weight):
         """Let the next call of each optimizer take the weight."""
         self._steps[self._replicas.index()].give(weight, self._values.traces())
-
-    def withdraw(self):
-        """Return the last weight that no optimizer has taken, and let none take it; or None."""
-        return self._steps[self._replicas.index()].withdraw()
 
 
 def _take_batch(x=None, y=None, y_pred=None, sample_weight=None, *others, **keywords):

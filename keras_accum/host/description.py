@@ -13,10 +13,6 @@ SET_UP = """\
 >>> x, y = np.ones((100, 3)), np.ones((100, 1))"""
 
 
-# The number of weights from which a loss with a network isn't tried: it could take a minute.
-LARGEST_NETWORK = 2**22
-
-
 class Host:
     """The Keras that a model is written in. Each Keras has a subclass.
 
@@ -32,28 +28,20 @@ class Host:
     make_sum_loss: returns a loss without `call`, with reduction "sum".
     least_weight: the least weight of a micro-batch in `fit`.
     read, write: a variable's value as a NumPy array, and the inverse. `read` also takes a tensor.
-    prepare: returns a function that calls another one on each of some structures of NumPy arrays,
-        and returns NumPy arrays. It runs outside of any trace and gradient. Variables keep their
-        values, or it raises a ValueError, as it does for a LARGEST_NETWORK. It also takes whether
-        targets are missing: these may be no classes, which not every kernel checks.
-    make_ratios: returns a list of what compares numbers in graphs, empty if Python knows all sizes.
     is_traced: False if train steps run eagerly, so Python sees every value.
     closes_in_steps: True if no later epoch has more batches than `fit` has said, so that the last
         step of an epoch can close a window that isn't whole.
     """
 
-    name = keras = ops = flatten = get_mask = read = prepare = None
+    name = keras = ops = flatten = get_mask = read = None
     import_keras, shape = "import keras", "keras.ops.shape"  # in docstrings' examples
-    is_traced, closes_in_steps, make_ratios = True, False, list
+    is_traced, closes_in_steps = True, False
     # Not 0: a window in which all is masked has the average gradient, as the big batch.
     least_weight = 1e-25
 
     @staticmethod
     def write(variable, value):
         variable.assign(value)
-
-    def loss_scale(self, optimizer):
-        """Return the scale of a LossScaleOptimizer as a float, None for other optimizers."""
 
     def list_layers(self, model):
         """Return the model and all layers in it."""
@@ -62,6 +50,10 @@ class Host:
     def list_kept(self, layer):
         """Return the values that a layer's calls may change, without its random state."""
         return getattr(layer, "_non_trainable_variables", ())
+
+    def list_buffers(self, model):
+        """Return the values in a model that are no variables of its Keras."""
+        return []
 
     def find_own_gradients(self, optimizer):
         """Return the user's method by which an optimizer computes gradients, in words, or ""."""

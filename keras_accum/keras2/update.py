@@ -1,7 +1,5 @@
 """An update on Keras 2: a rule with the update switch in its scalars."""
 
-import re
-
 import keras
 import tensorflow as tf
 
@@ -29,10 +27,6 @@ class Keras2Update(parts.Update):
 
     def make_step(self, loss, gradients, micro_batch):
         """Return a train step's operation, with the writes made by `micro_batch()`."""
-        if self.options.accumulates:
-            instead = "`decay`, or set the rate in a callback"
-            name = self._find_written([], [self._rate])
-            self._refuse_writes(name, "the tensor given as learning rate", instead)
         self._order.computed = [loss, *gradients]
         step = self._order.group(micro_batch)
         self._order.computed = ()
@@ -57,38 +51,6 @@ class Keras2Update(parts.Update):
                 slots = self.store.get_slots(variable)
                 written = rule.apply(scalars[average.dtype], average, variable, slots)
                 self._order.writes += written + self._constrain(step.switch, variable, written)
-        if not is_unconditional(step.switch):
-            # Operations that compute gradients and the switch do run in each micro-batch.
-            known = [self._order.computed, step, self._rate]
-            name = self._find_written(known, self._order.writes)
-            what = "a constraint or a function of `window_transforms`", "gate='conditional'"
-            self._refuse_writes(name, *what)
-
-    def _refuse_writes(self, name, what, instead):
-        """Raise a TypeError for a variable, by name, written in each micro-batch."""
-        if name:
-            raise TypeError(
-                f"The variable {name} is written by {what}, and would be in each micro-batch. "
-                f"Construct {type(self.optimizer).__name__} with {instead}."
-            )
-
-    def _find_written(self, known, values):
-        """Return the name of a written variable that is neither the optimizer's nor a weight.
-
-        known, values: nested tensors and operations. The search goes from `values` up to `known`.
-        """
-        store = self.store
-        held = [*store.variables, *store.slots.values(), *store.of_window]
-        own = {getattr(variable, "handle", variable).op for variable in held}
-        seen, left = set(_list_operations(known)), _list_operations(values)
-        while left:
-            operation = left.pop()
-            if operation not in seen:
-                seen.add(operation)
-                left += _list_operations([*operation.inputs, operation.control_inputs])
-                if _writes(operation) and operation.inputs[0].op not in own:
-                    return operation.inputs[0].op.name
-        return None
 
     def _clip(self, gradients):
         """Clip gradients as stock optimizers do, but without a conditional."""
@@ -133,19 +95,6 @@ class Keras2Update(parts.Update):
     def count_updates(self, switch):
         updates = self.store.updates
         self._order.writes.append(K.update_add(updates, K.cast(switch, K.dtype(updates))))
-
-
-def _list_operations(values):
-    """Return the operations that compute nested values."""
-    operations = (getattr(value, "op", value) for value in tf.nest.flatten(values))
-    return [operation for operation in operations if isinstance(operation, tf.Operation)]
-
-
-def _writes(operation):
-    """Return True if a TensorFlow operation writes the variable in its first input."""
-    dtypes = [t.dtype for t in operation.inputs][:1]
-    is_variable = any(dtype == tf.resource or dtype != dtype.base_dtype for dtype in dtypes)
-    return is_variable and bool(re.search("Assign|Apply|Scatter|CountUpTo", operation.type))
 
 
 def make_parts(optimizer, options):

@@ -1,61 +1,14 @@
 """What the rest of the package knows of Keras 3."""
 
-import contextlib
-import math
-
 import keras
 import numpy as np
 
 from keras_accum.host import check_members, parse_version
-from keras_accum.host.description import LARGEST_NETWORK, Host
+from keras_accum.host.description import Host
 from keras_accum.host.layers import normalizes_batches, torch_modules
 from keras_accum.keras3.masks import get_mask, set_mask
 
 IS_TORCH = keras.backend.backend() == "torch"
-make_ratios = list
-if keras.backend.backend() == "tensorflow":
-    from keras_accum.tensorflow import programs
-    from keras_accum.tensorflow.ratios import make_ratios
-
-    make_program = programs.make_program
-
-    def outside(structures, with_missing):
-        return programs.outside(with_missing)
-
-elif keras.backend.backend() == "jax":
-    import jax
-
-    def outside(structures, with_missing):
-        return contextlib.nullcontext()  # a compiled program isn't part of a trace
-
-    def make_program(function):
-        made = []
-
-        def run(arrays):
-            if not made:
-                made.append(jax.jit(function).lower(arrays).compile())
-            return made[0](arrays)
-
-        return run
-
-else:
-    import torch
-
-    @contextlib.contextmanager
-    def outside(structures, with_missing):
-        # Targets of another shape than outputs may be indices. On a GPU, one that isn't in range
-        # ends the process, and on a CPU, that of CTC reads elsewhere.
-        shapes = [{array.shape for array in batch} for batch in sum(structures, [])]
-        if with_missing and any(len(found) > 1 for found in shapes):
-            raise ValueError("the targets may be indices")
-        with torch.no_grad(), keras.device("cpu") if with_missing else contextlib.nullcontext():
-            yield
-
-    def make_program(function):
-        def run(arrays):
-            return function(keras.tree.map_structure(keras.ops.convert_to_tensor, arrays))
-
-        return run
 
 
 def read(variable):
@@ -71,34 +24,6 @@ def read(variable):
     return np.asarray(value).copy()
 
 
-class _Reading(keras.StatelessScope):
-    """Keeps variables as they are, and raises a ValueError for a LARGEST_NETWORK."""
-
-    def __init__(self):
-        super().__init__()
-        self._sizes = {}
-
-    def get_current_value(self, variable):
-        self._sizes[id(variable)] = math.prod(variable.shape)
-        if sum(self._sizes.values()) >= LARGEST_NETWORK:
-            raise ValueError("the function calls a large network")
-        return super().get_current_value(variable)
-
-
-def prepare(function):
-    def call_on_each(structures):
-        with _Reading():
-            return [function(structure) for structure in structures]
-
-    run = make_program(call_on_each)
-
-    def call_outside(structures, with_missing):
-        with outside(structures, with_missing):
-            return keras.tree.map_structure(read, run(structures))
-
-    return call_outside
-
-
 def _list_penalized(model):
     return [w for w in model.trainable_weights if w.regularizer is not None]
 
@@ -110,7 +35,6 @@ class _Host(Host):
     is_traced, closes_in_steps = not IS_TORCH, True
     get_mask, set_mask = staticmethod(get_mask), staticmethod(set_mask)
     flatten, read = staticmethod(keras.tree.flatten), staticmethod(read)
-    make_ratios, prepare = staticmethod(make_ratios), staticmethod(prepare)
 
     def find_losses(self, model):
         def replace(item, function):
@@ -134,12 +58,6 @@ class _Host(Host):
             check_members(keras, model, ["ddp_model"])
         wrapper = getattr(model, "ddp_model", None)
         return None if wrapper is None else wrapper.process_group
-
-    def loss_scale(self, optimizer):
-        if not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-            return None
-        scale = optimizer.dynamic_scale if optimizer.built else optimizer.initial_scale
-        return float(self.read(scale))
 
     def make_sum_loss(self, dtype):
         return keras.losses.Loss(reduction="sum", dtype=dtype)

@@ -2,7 +2,6 @@
 
 import contextlib
 import inspect
-import itertools
 
 import keras
 from keras import ops
@@ -105,12 +104,9 @@ class Overrides(Convertible):
         # Somebody may have set the attribute since.
         self._check_one_accumulation(self.gradient_accumulation_steps)
         try:
-            with accumulation.building(), store.build_scope(variables) as has_values:
+            with store.build_scope(variables) as has_values, accumulation.building(variables):
                 self._exclude_by_place(variables)
                 super().build(variables)
-                store.variables = self._trainable_variables
-                store.check_names()
-                accumulation.open_window()
         except BaseException:
             self.built = False
             raise
@@ -172,19 +168,8 @@ class Overrides(Convertible):
             grads, variables = map(list, zip(*pairs))
         if self.loss_scale_factor is not None:  # sums are unscaled: the factor may change
             grads = _unscale(grads, store.are_summed(variables), self.loss_scale_factor)
-        with accumulation.update.refusing_lost_writes():
-            accumulation.micro_batch(grads, variables)
+        accumulation.micro_batch(grads, variables)
         return None
-
-    def stateless_apply(self, optimizer_variables, grads, trainable_variables):
-        store, update = self._accumulation.store, self._accumulation.update
-        # In a LossScaleOptimizer, Keras doesn't track Nadam's product: stock Nadam loses it.
-        own = [value for value in vars(self).values() if isinstance(value, keras.Variable)]
-        update.returned = set(map(id, [*self.variables, *store.variables, *own]))
-        try:
-            return super().stateless_apply(optimizer_variables, grads, trainable_variables)
-        finally:
-            update.returned = None
 
     @property
     def _is_stock(self):
@@ -317,46 +302,6 @@ def _load_alone(load_own_variables):
     return load
 
 
-def _set_with_checks(set_state_tree):
-    """Return a `set_state_tree` that checks an optimizer's state as `set_state` does.
-
-    Keras assigns what has a variable's path, and ignores everything else.
-    """
-
-    def check_and_set(model, state_tree):
-        outer, tree = getattr(model, "optimizer", None), state_tree.get("optimizer_variables")
-        optimizers = [] if tree is None else accumulating_in(outer)
-        states = [_state_in(tree, optimizer, outer) for optimizer in optimizers]
-        set_state_tree(model, state_tree)
-        for optimizer, state in zip(optimizers, states):
-            optimizer.set_state(state)
-
-    return check_and_set
-
-
-def _state_in(tree, optimizer, outer):
-    """Return the state in a tree with the variables of `outer`, or raise a StateError."""
-    accumulation, sums = optimizer._accumulation, itertools.count()
-    accumulation.state.check_is_ready("set_state_tree")
-    names = {v.path: name for name, v in accumulation.state.by_name().items()}
-    of_others = {variable.path for variable in outer.variables} - names.keys()
-    state = {}
-    for keys, value in keras.tree.flatten_with_path(tree):
-        path = "/".join(map(str, keys))
-        is_sum = accumulation.window is None and path.endswith("window_accumulator")
-        default = f"accumulator.{next(sums)}" if is_sum else keys[-1]
-        if path not in of_others:
-            state[names.get(path, default)] = accumulation.store.read(value)
-    try:
-        accumulation.state.check(state)
-    except StateError as error:
-        raise StateError(
-            f"{error} In a state tree, the model, its layers and the optimizer must have the same "
-            "names. `optimizer.set_state(other.get_state())` doesn't need the optimizer's."
-        ) from None
-    return state
-
-
 def _note_the_model(set_hook):
     """Replace a method called when a model gets an attribute, such as an optimizer from `compile`.
 
@@ -373,11 +318,10 @@ def _note_the_model(set_hook):
     return note_and_set
 
 
-host.check_members(keras, keras.Model, ["load_weights", "set_state_tree", "_setattr_hook"])
+host.check_members(keras, keras.Model, ["load_weights", "_setattr_hook"])
 PATCHES = [
     (keras.Model, "_setattr_hook", _note_the_model),
     (keras.Model, "load_weights", _check_at_once),
-    (keras.Model, "set_state_tree", _set_with_checks),
     (keras.optimizers.LossScaleOptimizer, "load_own_variables", _load_alone),
 ]
 for _name in ("apply", "stateless_apply"):

@@ -5,7 +5,7 @@ from typing import TypeVar
 import keras
 
 from keras_accum.engine.stock import Stock
-from keras_accum.engine.window import COUNTERS, FORMAT
+from keras_accum.engine.window import COUNTERS, UNWEIGHED
 
 Class = TypeVar("Class", bound=type)
 
@@ -41,7 +41,7 @@ class Keras3Stock(Stock):
         state = {name: store.read(v) for name, v in zip(store.by_name(), variables)}
         if steps:  # Keras counts micro-batches
             updates, position = divmod(int(state["completed_updates"]), steps)
-            counters = dict(zip(COUNTERS, (position, steps, 0)), state_format=FORMAT)
+            counters = dict(zip(COUNTERS, (position, steps, 0)), state_format=UNWEIGHED)
             state.update(completed_updates=updates, **counters)
             state.update({f"accumulator.{i}": store.read(v) for i, v in enumerate(sums)})
         return state

@@ -19,12 +19,7 @@ from keras_accum.engine.window import is_unconditional
 
 
 class Keras3Update(parts.Update):
-    """An update on Keras 3. Each backend has a subclass.
-
-    returned: While `stateless_apply` runs, the ids of the variables that it returns.
-    """
-
-    returned = None
+    """An update on Keras 3. Each backend has a subclass."""
 
     def __init__(self, *arguments):
         super().__init__(*arguments)
@@ -59,12 +54,6 @@ class Keras3Update(parts.Update):
                 self.store.stock_class.apply(self.optimizer, average(), variables)
         finally:
             del self._filters[replica]
-
-    def refusing_lost_writes(self):
-        """Return a scope that raises a TypeError for a write that `stateless_apply` would lose."""
-        if self.returned is None:
-            return contextlib.nullcontext()
-        return RefuseLostWrites(self.optimizer, self.returned)
 
     def list_written(self, by_weight):
         """Return (owner, variable) for each write of an update, without owners if not asked."""
@@ -117,29 +106,6 @@ class SelectWrites(keras.StatelessScope):
             variable._direct_assign(value)
         else:
             self.original_scope.add_update((variable, value))
-
-
-class RefuseLostWrites(keras.StatelessScope):
-    """Raise a TypeError for a write that the scope around it, of `stateless_apply`, would lose."""
-
-    def __init__(self, optimizer, returned):
-        super().__init__()
-        self._optimizer, self._returned = optimizer, returned
-
-    def get_current_value(self, variable):
-        return self.original_scope.get_current_value(variable)
-
-    def add_update(self, update):
-        variable = update[0]
-        if id(variable) not in self._returned:
-            raise TypeError(
-                f"A train step of {type(self._optimizer).__name__} writes the variable "
-                f"{variable.path}, whose new value `stateless_apply`, and `fit` on JAX, would "
-                "lose: they return the trainable weights and the optimizer's variables. Make it "
-                "one of these before `build`: `optimizer.add_variable(shape, name=...)`, or for an "
-                "existing one, such as a SeedGenerator's `state`, `optimizer.some_name = variable`."
-            )
-        self.original_scope.add_update(update)
 
 
 class SelectAfter:

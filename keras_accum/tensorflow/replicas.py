@@ -1,20 +1,12 @@
-"""Where TensorFlow 2 writes: in replicas, in branches, and nowhere unseen. Imports no Keras."""
-
-import contextlib
+"""Where TensorFlow 2 writes: in replicas and in branches. Imports no Keras."""
 
 import tensorflow as tf
 
 from keras_accum.engine import parts
-from keras_accum.engine.window import is_unconditional
-from keras_accum.host import check_members, import_private
-from keras_accum.tensorflow.values import as_written, is_compiled_by_xla, list_graphs
+from keras_accum.host import check_members
+from keras_accum.tensorflow.values import as_written, is_compiled_by_xla
 
-# Private members of TensorFlow.
-LISTS_RESOURCES = (
-    "tensorflow.python.framework.auto_control_deps_utils",
-    "get_read_write_resource_inputs",
-)
-OF_HANDLE, OF_INTERIM = ("_handle_data",), ("maybe_merge_call",)
+OF_INTERIM = ("maybe_merge_call",)  # a private member of TensorFlow
 
 
 class TensorFlowReplicas(parts.Replicas):
@@ -111,53 +103,6 @@ class TensorFlowReplicas(parts.Replicas):
                 "or a schedule's or constraint's, keeps a tensor for later. Construct "
                 f"{cls.__name__} with gate='select'."
             ) from error
-
-    # -- writes that nobody sees -------------------------------------------------------------------
-
-    @contextlib.contextmanager
-    def refusing_other_writes(self, switch, list_held):
-        """Scope that raises a TypeError if its graph writes a variable that isn't protected.
-
-        list_held(): At the end, the variables protected while the switch is 0.
-        """
-        if is_unconditional(switch) or not tf.inside_function():
-            yield
-            return
-        graph = tf.compat.v1.get_default_graph()
-        made = len(graph.get_operations())
-        yield
-        held = map(self.native, list_held())
-        handles = {id(v.handle): v.handle for variable in held for v in _list_copies(variable)}
-        for handle in handles.values():
-            check_members(tf, handle, OF_HANDLE)
-        captures = [{id(inner): outer for outer, inner in g.captures} for g in list_graphs()]
-        for operation in graph.get_operations()[made:]:
-            for handle in find_written(operation, captures):
-                if id(handle) not in handles:
-                    spec = handle._handle_data.shape_and_type[0]
-                    cls = type(self.optimizer)
-                    raise TypeError(
-                        f"An update of {cls._stock_class.__name__} writes a variable that Keras "
-                        f"doesn't track, of shape {tf.TensorShape(spec.shape)} and "
-                        f"{tf.as_dtype(spec.dtype)!r}, by {operation.name}. Without a "
-                        "conditional, each micro-batch would write it. Construct "
-                        f"{cls.__name__} with gate='conditional'."
-                    )
-
-
-def find_written(operation, captures):
-    """Return handles of the variables written by an operation.
-
-    captures: {id of a tensor: the tensor outside} for each graph, the innermost first.
-    """
-    handles, list_resources = [], import_private(tf, *LISTS_RESOURCES)
-    for handle in list_resources(operation)[1]:
-        for outside in captures:
-            handle = outside.get(id(handle), handle)
-        # Other resources, such as summary writers, have no data type.
-        if getattr(handle, "_handle_data", None) and handle._handle_data.is_set:
-            handles.append(handle)
-    return handles
 
 
 def run_if(switch, function):

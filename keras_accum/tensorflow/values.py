@@ -9,7 +9,7 @@ from keras_accum.host import check_members, import_private
 as_written = tf.autograph.experimental.do_not_convert
 # Private members of TensorFlow.
 IN_XLA = "tensorflow.python.ops.control_flow_util", "GraphOrParentsInXlaContext"
-OF_GRAPH = "outer_graph", "captures"
+OF_GRAPH = ("outer_graph",)
 _PARTS = tf.math.real, tf.math.imag
 
 

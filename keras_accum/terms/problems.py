@@ -18,8 +18,6 @@ class Problems:
         self._host, self._model, self._optimizers = host, model, optimizers
         self._has_own_code = has_own_code
         self._ratios = None  # of several divisors, in the traces and steps so far
-        self._blank = host.make_ratios()  # the host's Ratios that aren't used yet
-        self._in_graphs = {}  # {number of divisors: (Ratios, Decision)}
         self._notes = []  # (optimizer, text)
         self._told = set()  # optimizers; a text has shapes, so a later batch may have another
 
@@ -28,9 +26,6 @@ class Problems:
         problem, strict = decision.problem, decision.strict_problem
         if decision.sizes and self._are_unequal(decision.sizes):
             problem = strict = decision.if_unequal
-        self._note(decision, problem, strict)
-
-    def _note(self, decision, problem, strict):
         start = table.BY_SAMPLES if decision.way is Way.BY_SAMPLES else ""
         for optimizer in self._optimizers:
             options = optimizer._accumulation.options
@@ -46,23 +41,6 @@ class Problems:
         ratios = [Fraction(size, sizes[0] or 1) for size in sizes]
         before, self._ratios = self._ratios, self._ratios or ratios
         return before not in (None, ratios)
-
-    def count(self, decision):
-        """Let a graph compare the numbers that Python doesn't know."""
-        count = len(decision.to_count)
-        if count and self._blank and count not in self._in_graphs:
-            kept = decision._replace(to_count=())  # which has the tensors of a trace
-            self._in_graphs[count] = self._blank.pop(), kept
-        if count in self._in_graphs:
-            ratios, _ = self._in_graphs[count]
-            ratios.note(decision.to_count)
-
-    def check_graphs(self):
-        """Warn of what graphs have found, or raise it as a ValueError, after an epoch."""
-        for ratios, decision in self._in_graphs.values():
-            if ratios.differ():
-                self._note(decision, decision.if_unequal, decision.if_unequal)
-        self.warn()
 
     def check_sums(self):
         """Note terms that `reduction="sum"` would count too often."""

@@ -3,7 +3,7 @@
 from keras_accum.host import find_own_methods
 from keras_accum.terms import repeated, table
 from keras_accum.terms.tap import find_own_losses
-from keras_accum.terms.term import Rows, find_divisor, read_shape
+from keras_accum.terms.term import find_divisor, read_shape
 
 
 class LossReader:
@@ -36,8 +36,8 @@ class LossReader:
         has_sum = any(added) or any(term.loss.reduction == "sum" for term in terms)
         return table.Loss(
             terms,
-            Rows(host, rows),
-            Rows(host, rows if inputs is None else inputs),
+            _count_rows(rows),
+            _count_rows(rows if inputs is None else inputs),
             adds=bool(added),
             adds_sums=any(added),
             adds_means=not all(added),
@@ -97,3 +97,8 @@ class LossReader:
             return divisor or self._host.least_weight
         ops = self._host.ops
         return ops.where(ops.not_equal(divisor, 0), divisor, self._host.least_weight)
+
+
+def _count_rows(array):
+    """Return an array's number of rows, None if a graph doesn't know it."""
+    return next(iter(read_shape(array)), None)

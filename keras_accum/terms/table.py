@@ -36,6 +36,11 @@ _UNREADABLE = (
     "`fit` can't read what {} is divided by, and the loss {!r} {}. If the whole loss is divided by "
     "one number, {}."
 )
+_OF_USER = (
+    "`fit` can't read what the loss {!r} is divided by: it {}. If it is a mean over samples, "
+    f"return a value for each. If it is divided by another number, {BY_FUNCTION}. If it compares "
+    "samples: " + _IN_SLICES
+)
 _STRICT = f"`fit` can't read what {{}} is divided by: {BY_FUNCTION}. Received: {{}}"
 UNTIL_THEN = " Until then, {}your results may differ from the big batch."
 BY_SAMPLES = "`fit` weighs each micro-batch by its number of samples, and "
@@ -57,7 +62,6 @@ class Decision(NamedTuple):
     strict_problem: the same for `reduction="weighted"`.
     sizes: numbers whose ratios must be the same in all micro-batches; empty if nothing must.
     if_unequal: the problem if they aren't.
-    to_count: what these numbers count, if a graph must count it: a Term or Rows for each.
     """
 
     way: Way
@@ -65,15 +69,14 @@ class Decision(NamedTuple):
     strict_problem: Any = None
     sizes: Sequence = ()
     if_unequal: Any = None
-    to_count: Sequence = ()
 
 
 class Loss(NamedTuple):
     """A model's loss, as one call of `compute_loss` shows it.
 
     terms: a Term for each call of a compiled loss.
-    rows: the Rows that are samples.
-    inputs: the Rows of x, over which layers take means.
+    rows: the number of samples, None if a graph doesn't know it.
+    inputs: the number of rows of x, over which layers take means; None likewise.
     adds: True if layers add losses, such as activity penalties.
     adds_sums, adds_means: True if some of them have several values, of which Keras takes the sum,
         or one value.
@@ -99,9 +102,9 @@ class Loss(NamedTuple):
         divisors = [term.divisor for term in self.terms]
         if Divisor.COMPARES in divisors:
             return _by_samples(_COMPARES.format(*self._find(divisors, Divisor.COMPARES)))
-        if self.adds_sums and not self.own:
+        if self.adds_sums:
             beside = [divisor for divisor in divisors if divisor is not Divisor.NOTHING]
-            if beside or self.adds_means or self.is_penalized:
+            if self.own or beside or self.adds_means or self.is_penalized:
                 return _by_samples(_ADDED_SUM)
             return Decision(Way.AS_SUM)
         if self.own or not divisors or Divisor.UNKNOWN in divisors:
@@ -115,8 +118,8 @@ class Loss(NamedTuple):
             return Decision(Way.BY_DIVISOR)
         keys, problem = [term.key for term in self.terms], self._explain_several(divisors)
         if all(isinstance(key, int) for key in keys):
-            sizes, to_count = self._list_sizes(keys, self.terms, [self.inputs] * self.adds)
-            return Decision(Way.BY_DIVISOR, None, None, sizes, problem, to_count)
+            sizes = self._list_sizes(keys, self.terms, [self.inputs] * self.adds)
+            return Decision(Way.BY_DIVISOR, None, None, sizes, problem)
         if len({*keys}) == 1 and not self.adds:
             return Decision(Way.BY_DIVISOR)
         return _by_samples(problem)
@@ -124,18 +127,17 @@ class Loss(NamedTuple):
     def _decide_unreadable(self, divisors):
         """Decide for a loss that isn't divided as a whole, as far as Keras tells."""
         pairs = list(zip(self.terms, divisors))
-        what, varying = self.own, list(self.kept)
+        what, varying = self.own, [(name, divisor.value) for name, divisor in self.kept]
         if not self.own:
             unknown = [term.name for term, divisor in pairs if divisor is Divisor.UNKNOWN]
             what = f"the loss {unknown[0]!r}" if unknown else "the model's loss"
         for term, divisor in pairs:
-            is_unknown = divisor is Divisor.UNKNOWN
-            if divisor is Divisor.NOTHING or term.depends_on_data:
-                varying.append((term.name, Divisor.UNMASKED if is_unknown else divisor))
-            elif is_unknown and term.leaves_out:
-                varying.append((term.name, Divisor.VALUES))
-            elif is_unknown and term.of_number is not None:
-                varying.append((term.name, term.of_number))
+            if divisor is Divisor.UNKNOWN and term.obstacle:
+                if not self.own:
+                    return _by_samples(_OF_USER.format(term.name, term.obstacle))
+                varying.append((term.name, term.obstacle))
+            elif divisor is Divisor.NOTHING or term.depends_on_data:
+                varying.append((term.name, divisor.value))
         if varying:
             return _by_samples(self._explain_unreadable(what, *varying[0]))
         is_strict = not self.own or not divisors or Divisor.UNKNOWN in divisors
@@ -146,28 +148,27 @@ class Loss(NamedTuple):
         keys = [term.key for term in means]
         if not means:
             return Decision(Way.BY_SAMPLES, strict_problem=strict)
-        unequal = self._explain_unreadable(what, means[0].name, Divisor.VALUES)
+        unequal = self._explain_unreadable(what, means[0].name, Divisor.VALUES.value)
         if not all(isinstance(key, int) for key in keys):  # a graph that doesn't know the lengths
             return _by_samples(unequal)
-        sizes, to_count = self._list_sizes(keys, means, [self.rows])
-        return Decision(Way.BY_SAMPLES, None, strict, sizes, unequal, to_count)
+        sizes = self._list_sizes(keys, means, [self.rows])
+        return Decision(Way.BY_SAMPLES, None, strict, sizes, unequal)
 
-    def _explain_unreadable(self, what, name, divisor):
+    def _explain_unreadable(self, what, name, why):
         remedy = BY_CALL if self.own == OWN_STEP else BY_FUNCTION
-        return _UNREADABLE.format(what, name, divisor.value, remedy)
+        return _UNREADABLE.format(what, name, why, remedy)
 
     def _find(self, divisors, divisor):
         """Return the name of the first term with this divisor, and the words for the divisor."""
         return self.terms[divisors.index(divisor)].name, divisor.value
 
     def _list_sizes(self, keys, terms, rows):
-        """Return the numbers of values in terms and of rows, and what a graph must count for them.
+        """Return the numbers of values in terms and of rows.
 
         If a graph doesn't know one of them, the numbers are those per sample.
         """
-        to_count = [*terms, *rows]
-        sizes = [each.size for each in to_count]
-        return ([*keys, *[1] * len(rows)], to_count) if None in sizes else (sizes, ())
+        sizes = [*(term.size for term in terms), *rows]
+        return [*keys, *[1] * len(rows)] if None in sizes else sizes
 
     def _explain_several(self, divisors):
         """Return the problem with several divisors."""

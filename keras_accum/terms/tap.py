@@ -1,12 +1,10 @@
 """The tap on a model's losses: each call in a train step becomes a Term."""
 
 import contextlib
-import copy
 
-from keras_accum.host import check_members, is_of_keras, list_items
+from keras_accum.host import check_members, is_code_of_keras, list_items
 from keras_accum.host.scopes import attribute
-from keras_accum.terms.separability import try_loss
-from keras_accum.terms.term import Term, read_function
+from keras_accum.terms.term import Term
 
 
 class Tap:
@@ -78,13 +76,11 @@ class Tap:
 class TappedLoss:
     """Stands in for a loss in Keras's container."""
 
-    _is_tried, _answer = False, None
-
     def __init__(self, host, loss, weight, note):
         self._host, self._loss, self._weight, self._note = host, loss, weight, note
         call = type(loss).__call__
         is_stock = call is host.keras.losses.Loss.__call__
-        self._has_own_call = not (is_stock or is_of_keras(call))
+        self._has_own_call = not (is_stock or is_code_of_keras(call))
 
     def __getattr__(self, name):
         return getattr(self._loss, name)
@@ -94,53 +90,24 @@ class TappedLoss:
         if self._has_own_call:
             result = loss(y_true, y_pred, sample_weight=sample_weight)
         else:
-            result, arrays, values = _call_noting(loss, y_true, y_pred, sample_weight)
-            self._try_once(arrays)
+            result, values = _call_noting(loss, y_true, y_pred, sample_weight)
         term = Term(self._host, loss, values, y_true, y_pred, sample_weight, self._weight)
-        term.answer = self._answer
         return self._note(term, result)
-
-    def _try_once(self, arrays):
-        """Find out whether a user's loss compares samples. `Term` knows it of Keras's own."""
-        if arrays and not (self._is_tried or is_of_keras(read_function(self._loss))):
-            with contextlib.suppress(Exception):  # what can't be copied can't be tried
-                loss = _copy(self._loss, self._host)
-                self._answer = try_loss(self._host, loss.call, arrays)
-            self._is_tried = True  # last: after Ctrl-C, the next training tries it again
 
 
 def _call_noting(loss, *arguments):
-    """Call a loss. Return its result, and what its `call` got and returned, None if unknown."""
+    """Call a loss. Return its result, and what its `call` returned, None if unknown."""
     calls = []
 
     def call_and_note(*arrays, **keywords):
-        calls.append((arrays, loss.call(*arrays, **keywords)))
-        return calls[-1][1]
+        calls.append(loss.call(*arrays, **keywords))
+        return calls[-1]
 
-    result = _replace(loss, {"call": call_and_note})(*arguments)
-    return (result, *calls[0]) if len(calls) == 1 else (result, (), None)
-
-
-def _replace(loss, attributes):
-    """Return a loss with other attributes. Not the same: two models' threads may share one."""
+    # Another object, not a changed one: two models' threads may share a loss.
     twin = object.__new__(type(loss))
-    vars(twin).update(vars(loss), **attributes)
-    return twin
-
-
-def _copy(loss, host):
-    """Return a loss whose calls change no attribute of this one, as a moving average in it.
-
-    Layers, metrics and variables stay the same.
-    """
-
-    def is_kept(value):
-        owner = getattr(value, "__self__", value)  # of a method
-        kinds = host.keras.layers.Layer, host.keras.metrics.Metric
-        return hasattr(owner, "assign") or isinstance(owner, kinds)
-
-    copied = {name: v if is_kept(v) else copy.deepcopy(v) for name, v in vars(loss).items()}
-    return _replace(loss, copied)
+    vars(twin).update(vars(loss), call=call_and_note)
+    result = twin(*arguments)
+    return result, calls[0] if len(calls) == 1 else None
 
 
 def find_own_losses(host, model):

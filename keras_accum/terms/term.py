@@ -5,7 +5,7 @@ import functools
 import numbers
 import operator
 
-from keras_accum.host import is_of_keras
+from keras_accum.host import is_code_of_keras
 
 BY_SAMPLE_WEIGHT = "mean_with_sample_weight"  # a loss reduction, dividing by the sample weights
 _MEANS = {"mean", "sum_over_batch_size", "auto", BY_SAMPLE_WEIGHT}  # "auto" is tf_keras's
@@ -19,6 +19,9 @@ _MEANS_OF_LAST = {
 }
 
 
+_TIMES_WEIGHTS = "returns one number, which Keras multiplies by the mean of the sample weights"
+
+
 class Divisor(enum.Enum):
     """What a loss is divided by, with the words for it in messages."""
 
@@ -28,17 +31,7 @@ class Divisor(enum.Enum):
     SAMPLE_WEIGHTS = "is divided by the sum of sample weights"
     NOTHING = "is a sum"
     COMPARES = "isn't a mean over samples: it compares samples with each other, or adds them up"
-    ONE_NUMBER = "returns one number, so its reduction='sum' does nothing"
-    TIMES_WEIGHTS = "returns one number, which Keras multiplies by the mean of the sample weights"
     UNKNOWN = "can't be read"
-
-
-class Answer(enum.Enum):
-    """Whether samples have other values together than apart, by a trial."""
-
-    SAME = "a mean over samples"
-    DIFFER = "compares samples"
-    DIFFER_IF_MISSING = "compares samples if some targets are missing"
 
 
 def find_divisor(loss):
@@ -50,9 +43,11 @@ def find_divisor(loss):
     return None if loss.get_config().get("ignore_class") is None else Divisor.UNMASKED
 
 
-def read_function(loss):
-    """Return the function of a loss, or else its class."""
-    return getattr(loss, "fn", type(loss))
+def is_own(loss):
+    """True if a loss runs a user's code: its class's methods, or its function."""
+    cls = type(loss)
+    parts = [cls.__call__, cls.call, *([loss.fn] if hasattr(loss, "fn") else [])]
+    return "call" in vars(loss) or not all(map(is_code_of_keras, parts))
 
 
 def find_reductions(losses):
@@ -72,20 +67,20 @@ class Term:
     shape: the shape of `values`; empty if unknown.
     targets: the first array of the loss's targets.
     masks: the masks on the output and on `values`; each may be None.
+    is_own: True if the loss runs a user's code.
     is_in_loss: False if its weight in `compile(loss_weights=...)` is 0.
-    answer: the Answer of a trial on samples for a user's loss, None if unknown.
     number: its divisor, None until somebody asks for it.
     """
 
-    answer = number = None
+    number = None
 
     def __init__(self, host, loss, values, y_true, y_pred, sample_weight, weight=None):
-        self._host, self.loss, self.values = host, loss, values
+        self._host, self.loss, self.values, self.is_own = host, loss, values, is_own(loss)
         self.shape, self.targets = read_shape(values), host.flatten(y_true)[0]
         rank = getattr(getattr(values, "shape", None), "rank", 0)  # None in a graph of TensorFlow
         self._is_number = values is not None and self.shape == () and rank == 0
         self.masks = [host.get_mask(y_pred), host.get_mask(values)]
-        self._sample_weight = sample_weight
+        self._sample_weight = host.flatten(sample_weight)[0]  # Keras takes a list of one array
         self.is_in_loss = not isinstance(weight, numbers.Real) or weight != 0
 
     @property
@@ -97,38 +92,43 @@ class Term:
         """The number of values, None if a graph doesn't know it."""
         return None if None in self.shape else _multiply(self.shape)
 
-    def measure(self):
-        """Return the number of values, a tensor if only a graph knows it."""
-        return self._host.ops.size(self.values)
-
     @property
     def divisor(self):
         """The kind of number that Keras divides the loss by, a Divisor."""
-        if self.answer is Answer.DIFFER:
-            return Divisor.COMPARES
-        if self.answer is Answer.DIFFER_IF_MISSING:
+        if self.values is None:  # a user's `__call__` may do anything
             return Divisor.UNKNOWN
-        function = read_function(self.loss)
-        rows = read_shape(self.targets)[:1]
-        # A number that a graph doesn't know counts as that of the rows, but may be another.
-        is_per_sample = bool(self.shape) and self.shape[0] in (None, *rows)
-        name = getattr(function, "__name__", "")
-        is_of_unknown = self.values is None  # a user's `__call__` may do anything with a mean
-        is_mean_of_samples = (self._is_number or is_of_unknown) and name in _MEANS_OF_LAST
         reduction = self.loss.reduction
         # A gradient of several values is that of their sum. One number is neither summed nor not.
-        is_sum = reduction == "sum" or is_per_sample and reduction in (None, "none")
+        is_sum = reduction == "sum" or self._has_samples and reduction in (None, "none")
         is_sum = is_sum and not self._is_number
-        compares = name == "circle" or self._reduces_samples or not (is_per_sample or is_sum)
-        if compares and is_of_keras(function) and not is_mean_of_samples:
-            return Divisor.COMPARES
+        compares = self._name_in_keras == "circle" or self._reduces_samples
+        if not self.is_own and (compares or not (self._has_samples or is_sum)):
+            return Divisor.UNKNOWN if self._is_mean_of_samples else Divisor.COMPARES
         if is_sum:
             return Divisor.NOTHING
-        if not is_per_sample or not are_means([self.loss]):
+        if not self._has_samples or not are_means([self.loss]):
             return Divisor.UNKNOWN
         if self.depends_on_data:
             return Divisor.SAMPLE_WEIGHTS if self._divides_by_weights else Divisor.UNMASKED
         return Divisor.SAMPLES if len(self.shape) == 1 else Divisor.VALUES
+
+    @property
+    def _has_samples(self):
+        """True if there are one or more values for each sample, as far as it is known."""
+        rows = next(iter(read_shape(self.targets)), None)
+        if not self.shape or None in self.shape or not rows:
+            return None in self.shape  # what a graph doesn't know counts as that of samples
+        return self.size % rows == 0
+
+    @property
+    def _name_in_keras(self):
+        """The name of Keras's function, "" for a user's loss."""
+        return "" if self.is_own else getattr(getattr(self.loss, "fn", None), "__name__", "")
+
+    @property
+    def _is_mean_of_samples(self):
+        """True for Keras's function of a mean over the last axis, if an output has no other."""
+        return self._is_number and self._name_in_keras in _MEANS_OF_LAST
 
     @property
     def _reduces_samples(self):
@@ -153,23 +153,13 @@ class Term:
         return any(mask is not None for mask in self.masks) or self._divides_by_weights
 
     @property
-    def leaves_out(self):
-        """True if the loss may leave out some values, such as those of missing labels.
-
-        A trial has shown it, or Python sees several values, but not one or more for each sample.
-        """
-        if self.answer is Answer.DIFFER_IF_MISSING:
-            return True
-        rows = read_shape(self.targets)[:1]
-        return bool(self.shape) and self.shape[0] not in (None, 1, *rows)
-
-    @property
-    def of_number(self):
-        """What Keras does with the loss if it returns one number, a Divisor. None if nothing."""
-        if self._is_number and self.loss.reduction == "sum":
-            return Divisor.ONE_NUMBER
-        is_weighted = self._is_number and self._sample_weight is not None
-        return Divisor.TIMES_WEIGHTS if is_weighted else None
+    def obstacle(self):
+        """Why the loss is no mean over samples that can be read, in words, or ""."""
+        if self._is_mean_of_samples:
+            return "" if self._sample_weight is None else _TIMES_WEIGHTS
+        if self.values is None:
+            return "has a `__call__` of its own"
+        return "returns one number" if self._is_number else f"has values of shape {self.shape}"
 
     @property
     def key(self):
@@ -213,21 +203,6 @@ class Term:
         total = host.make_sum_loss(dtype)
         total.call = lambda *_: ones[1]
         return total(ones[0], ones[0], sample_weight=weights)
-
-
-class Rows:
-    """The rows of an array, such as samples.
-
-    size: their number, None if a graph doesn't know it.
-    """
-
-    def __init__(self, host, array):
-        self._host, self.values = host, array
-        self.size = next(iter(read_shape(array)), None)
-
-    def measure(self):
-        """Return their number, a tensor if only a graph knows it."""
-        return self._host.ops.shape(self.values)[0]
 
 
 def _multiply(sizes):

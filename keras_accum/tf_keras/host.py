@@ -6,8 +6,6 @@ import tensorflow as tf
 
 from keras_accum.host import check_members, find_user_classes, is_named
 from keras_accum.host.description import Host
-from keras_accum.tensorflow import programs
-from keras_accum.tensorflow.ratios import make_ratios
 from keras_accum.tf_keras.imports import IMPORT_KERAS, keras
 
 # TensorFlow's operations, by their names in Keras 3.
@@ -24,19 +22,6 @@ class _Host(Host):
     shape = "keras.backend.shape"
     least_weight = 0.0  # the mean of nothing is NaN here
     flatten, read = staticmethod(tf.nest.flatten), staticmethod(keras.backend.get_value)
-    make_ratios = staticmethod(make_ratios)
-
-    def prepare(self, function):
-        def call_on_each(structures):
-            return [function(structure) for structure in structures]
-
-        run = programs.make_program(call_on_each)
-
-        def call_outside(structures, with_missing):
-            with programs.outside(with_missing):
-                return tf.nest.map_structure(self.read, run(structures))
-
-        return call_outside
 
     def get_mask(self, output):
         return getattr(output, "_keras_mask", None)  # not every output has a mask
@@ -57,10 +42,6 @@ class _Host(Host):
 
     def loss_metrics(self, model):
         return model.compiled_loss.metrics
-
-    def loss_scale(self, optimizer):
-        scale = getattr(optimizer, "loss_scale", None)
-        return None if scale is None else float(self.read(scale))
 
     def make_sum_loss(self, dtype):
         return keras.losses.Loss(reduction="sum")

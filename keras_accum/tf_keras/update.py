@@ -77,9 +77,8 @@ class TfKerasUpdate(parts.Update):
     def run(self, step, average, variables, switches):
         written = self.list_written(variables, switches, step.switch)
         written.append((self.store.updates, 0))  # the engine counts updates, after all other writes
-        checked = self.replicas.refusing_other_writes(step.switch, self._list_held)
         # A step that finds no more data must not decay weights: wait for the gradients.
-        with after([step.divisor]), checked:
+        with after([step.divisor]):
             held = [(variable, switch, self.values.value(variable)) for variable, switch in written]
             self._updates_begun += 1
             try:
@@ -88,14 +87,6 @@ class TfKerasUpdate(parts.Update):
             finally:
                 self._updates_begun -= 1
                 self.take_back(held)
-
-    def _list_held(self):
-        """Return the variables protected while the switch is 0."""
-        store = self.store
-        # The newer style's rate follows the updates, although each step writes it.
-        rate = vars(self.optimizer).get("_current_learning_rate")
-        held = [*store.variables, store.updates, *store.kept.values()]
-        return held if rate is None else [*held, rate]
 
     @property
     def is_updating(self):

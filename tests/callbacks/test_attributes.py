@@ -1,7 +1,5 @@
 """Optimizers that a model keeps as attributes, in lists and dictionaries: `fit` finds each one."""
 
-import warnings
-
 import hosts
 import numpy as np
 import pytest
@@ -64,14 +62,6 @@ def test_apply_partial_window_closes_all():
     trained(first, second, [accum.ApplyPartialWindow()])
     assert (first.completed_updates, first.window_position) == (3, 0)
     assert (second.completed_updates, second.window_position) == (2, 0)
-
-
-def test_fit_warns():
-    with warnings.catch_warnings(record=True) as found:
-        warnings.simplefilter("always")
-        trained(sgd(2), sgd(8))
-    said = " ".join(str(warning.message) for warning in found)
-    assert "ends with its epoch, here after 5 of 8" in said and "of 2" not in said
 
 
 def test_callbacks_for_one_optimizer():

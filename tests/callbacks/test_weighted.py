@@ -377,22 +377,6 @@ tensorflow_only = pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="only Tenso
 
 
 @tensorflow_only
-@quick_first("message, build, outputs, loss", LEFT_OUT)
-def test_divisors_that_differ_in_a_graph(message, build, outputs, loss):
-    """Only the graph knows how many samples are left, and an epoch's end says so, once."""
-    for reduction, jit in ("weighted", False), ("auto", loss == "mse"):
-        optimizer = hosts.ours("Adam", accum_iters=2, reduction=reduction)
-        model = compiled(build(), optimizer, loss, run_eagerly=False, jit_compile=jit)
-        with warnings.catch_warnings(record=True) as found:
-            warnings.simplefilter("always", hosts.accum.AccumulationWarning)
-            strict = pytest.raises(ValueError, match=message)
-            with strict if reduction == "weighted" else contextlib.nullcontext():
-                fit(model, MICRO, with_missing_labels(outputs))
-        texts = [str(w.message) for w in found if w.category is hosts.accum.AccumulationWarning]
-        assert len(texts) == (reduction == "auto") and all(message in text for text in texts)
-
-
-@tensorflow_only
 def test_divisors_that_do_not_differ_in_a_graph():
     """Two heads that leave out the same samples, with a short last batch: nothing is said."""
     x, (y, _) = with_missing_labels(2)
@@ -603,6 +587,34 @@ def test_inside_a_window(how):
     assert model.optimizer.window_position == 3
     fit(model, MICRO, [array[3 * MICRO :] for array in arrays], epochs=1)
     assert_equal(weights(model), expected)
+
+
+@pytest.mark.quick_by("torch", "jax", "tf_keras")
+@pytest.mark.parametrize("version", [3, 2])
+def test_a_loaded_window_whose_weight_is_its_position(version):
+    """Its two micro-batches have a sample each. Up to format 2, they may lack weights."""
+    model, later = (compiled(training.dense_model(), make_sgd(3)) for _ in range(2))
+    (x, y), stock = short(), compiled(training.dense_model(), hosts.stock("SGD"))
+    for row in 0, 1:
+        model.train_on_batch(x[row : row + 1], y[row : row + 1])
+    state = model.optimizer.get_state()
+    assert state["window_weight"] == 2 and state["state_format"] == 3
+    hosts.build(later)
+    later.optimizer.set_state({**state, "state_format": np.asarray(version)})
+    fit(later, 9, [array[2:] for array in (x, y)], epochs=1)
+    counts = [1, 1] if version == 3 else [9, 9]
+    stock.fit(x, y, SAMPLES, sample_weight=scaled_to_mean([*counts, *[1] * 9]), verbose=0)
+    assert later.optimizer.completed_updates == 1
+    assert_equal(weights(later), weights(stock))
+
+
+def make_sgd(accum_iters):
+    return hosts.ours("SGD", accum_iters=accum_iters)
+
+
+def scaled_to_mean(counts):
+    """Return weights by which a mean over samples is the one weighed by these counts."""
+    return np.array(counts, hosts.FLOATX) * len(counts) / sum(counts)
 
 
 def test_nothing_is_left_after_a_training():

@@ -23,11 +23,6 @@ def test_a_callback_that_is_gone(name):
         _ = module.PythonGate
 
 
-def test_a_callback_in_the_place_of_an_optimizer():
-    with pytest.raises(ValueError, match="identifier: ApplyPartialWindow, a callback: give it to"):
-        dense_model().compile(accum.ApplyPartialWindow(), "mse")
-
-
 def test_the_name_of_an_optimizer():
     said = r"no place for accum_iters.*`AdamAccumulate\(accum_iters"
     if hosts.IS_KERAS_3_16:  # which doesn't look for a name among registered classes
@@ -43,31 +38,6 @@ def test_an_argument_of_the_newer_style():
     for name, use in ("Adam", "AdamWAccumulate, or `acc"), ("SGD", r"`accumulating\(.*SGD\)`"):
         with pytest.raises(TypeError, match=f"`weight_decay` is an argument.*newer.* Use {use}"):
             hosts.ours(name, accum_iters=2, weight_decay=0.1)
-
-
-@pytest.mark.parametrize("name", ["step", "zero_grad", "init", "update", "state_dict"])
-def test_an_attribute_of_other_packages_optimizers(name):
-    """The error says what to write. An optimizer that has such an attribute keeps it."""
-    optimizer = hosts.ours("Adam", accum_iters=2)
-    said = {
-        "step": r"no `step`.*optimizer\.apply",
-        "zero_grad": r"model\.zero_grad\(\)",
-        "init": r"optax's.*`optimizer\.build\(variables\)`",
-        "update": r"optax's.*`optimizer\.stateless_apply\(.*`optimizer\.apply\(gradients, var",
-        "state_dict": r"`state = optimizer\.get_state\(\)`.*`optimizer\.set_state\(state\)`",
-    }
-    with pytest.raises(AttributeError, match=said[name]):
-        getattr(optimizer, name)
-    assert not hasattr(optimizer, name) and name not in dir(optimizer)
-    has = type("Has", (), {name: lambda self: type(self).__name__})
-    other = type("Other", (type(optimizer), has), {})(accum_iters=2)
-    assert getattr(other, name)() == "Other" and name in dir(other)
-    assert getattr(type(other), name) is getattr(has, name)
-    vars(optimizer)[name] = 3
-    assert getattr(optimizer, name) == 3
-    if hasattr(accum, "accumulating"):
-        stock = type("Stock", (optimizer._stock_class,), {name: lambda self: "stock"})
-        assert getattr(accum.accumulating(stock)(accum_iters=2), name)() == "stock"
 
 
 @pytest.mark.skipif(not hasattr(accum, "MicroBatches"), reason="MicroBatches is for Keras 3")
@@ -149,17 +119,6 @@ def test_no_weight_in_a_loop_of_ones_own():
         hosts.apply(optimizer, [np.ones(1, hosts.FLOATX)], [w])
 
 
-@keras2_has_no("MicroBatchWeights")
-@pytest.mark.parametrize("weight", [lambda x, y: 1, lambda: 1, lambda x, y, y_pred, *, named: 1])
-def test_a_weight_function_with_other_arguments(weight):
-    said = r"`weight` must be a function of \(x, y, y_pred, sample_weight\).*<lambda>\("
-    with pytest.raises(TypeError, match=said):
-        accum.MicroBatchWeights(weight)
-    accum.MicroBatchWeights(lambda *batch: 1)
-    accum.MicroBatchWeights(lambda x, y, y_pred, sample_weight=None: 1)
-    accum.MicroBatchWeights(max)  # of which Python knows no arguments
-
-
 @keras2_has_no("OnUpdates")
 def test_a_monitor_in_the_place_of_a_callback_by_update():
     said = r"AccumulationMonitor can't.*`callbacks=\[AccumulationMonitor\(\.\.\.\), OnUpdates\("
@@ -192,18 +151,6 @@ def test_what_cannot_accumulate():
         with pytest.raises(TypeError, match=said) as found:
             accum.accumulating(given)
         assert ".src." not in str(found.value).partition("Received")[0]
-
-
-@pytest.mark.parametrize("name", ["accum_iter", "acum_iters", "accumulation_steps", "skip_norms"])
-def test_an_attribute_that_would_change_nothing(name):
-    optimizer = hosts.ours("Adam", accum_iters=2)
-    meant = "skip_norm" if name == "skip_norms" else "accum_iters"
-    with pytest.raises(AttributeError, match=f"no `{name}`.*Did you mean `{meant}`"):
-        setattr(optimizer, name, 5)
-    assert not hasattr(optimizer, name) and optimizer.accum_iters == 2
-    optimizer.my_own = optimizer.iterations_of_mine = 3
-    users = type("Users", (type(optimizer),), {"__module__": "theirs"})(accum_iters=2)
-    setattr(users, name, 5)
 
 
 @keras2_has_no("accum_iters=None")
@@ -254,21 +201,6 @@ def test_tf_keras_of_tensorflow_1():
     model = keras.Sequential([keras.layers.Dense(1, input_shape=(3,))])
     with pytest.raises(ValueError, match="AdamAccumulate .*, for models of standalone Keras>"):
         model.compile(hosts.ours("Adam", accum_iters=2), "mse")
-
-
-GIVEN = {
-    r"not its class.*`callbacks=\[ApplyPartialWindow\(\)\]`": lambda: accum.ApplyPartialWindow,
-    "AdamAccumulate is an optimizer: give it to `compile`": lambda: hosts.ours("Adam"),
-}
-
-
-@keras2_has_no("errors of ours before its own")
-@pytest.mark.parametrize("message", GIVEN)
-def test_in_the_place_of_a_callback(message):
-    with pytest.raises((TypeError, AttributeError), match=message):
-        fit(compiled(dense_model(), hosts.ours("Adam")), 2, callbacks=[GIVEN[message]()])
-    assert not hasattr(hosts.ours("Adam"), "set_model")
-    assert not {"set_model", "on_batch_end"} & {*dir(hosts.ours("Adam"))}
 
 
 @keras2_has_no("accum_iters=None")

@@ -3,10 +3,9 @@
 import hosts
 import numpy as np
 import pytest
-from cases import keras2_has_no, thorough
+from cases import keras2_has_no
 from hosts import keras
-from steps import interrupted_at, lines_run_by
-from training import MICRO, assert_equal, compiled, data, fit, weights
+from training import assert_equal
 
 pytestmark = keras2_has_no("eager steps")
 
@@ -156,41 +155,3 @@ def test_a_build_that_fails(length, monkeypatch):
         with pytest.raises(error, match=message):
             hosts.apply(ours, [grad], [w])
     np.testing.assert_array_equal(hosts.array(w), [1.0, -2.0])
-
-
-@pytest.mark.skipif(not hosts.IS_TORCH, reason="elsewhere `fit` runs traced steps")
-@pytest.mark.parametrize("option", [{}, {"reduction": "sum"}], ids=["mean", "sum"])
-@pytest.mark.parametrize("every", [5, pytest.param(1, marks=(thorough, pytest.mark.weekly))])
-def test_a_fit_that_is_interrupted_anywhere(every, option):
-    """It goes on with the next micro-batch that the counters say. A single weight moves at once."""
-
-    def model_with(optimizer):
-        layers = [keras.layers.Dense(2, use_bias=False, name="out")]
-        return compiled(hosts.sequential((3,), layers), optimizer)
-
-    rate, length = 2**-4, 2
-    batch, arrays = length * MICRO, [array[: length * MICRO] for array in data()]
-    big = model_with(hosts.stock("SGD", learning_rate=rate * (length if option else 1)))
-    model = model_with(hosts.ours("SGD", learning_rate=rate, accum_iters=length, **option))
-    fit(big, batch, arrays, epochs=1)
-    hosts.build(model)
-    start, optimizer = model.get_weights(), model.optimizer
-
-    def train_one_window(updates=None):
-        """Train on the micro-batches that are left, if there were this many updates before."""
-        if updates in (None, optimizer.completed_updates):
-            optimizer.position_in_data(len(arrays[0]), MICRO)  # otherwise `fit` begins again
-            rest = [array[optimizer.window_position * MICRO :] for array in arrays]
-            fit(model, MICRO, rest, epochs=1)
-
-    train_one_window()  # runs what comes once only
-    lines = lines_run_by(train_one_window)
-    assert len(lines) > 100
-    for line in lines[::every]:
-        model.set_weights(start)
-        updates = optimizer.completed_updates
-        with pytest.raises(KeyboardInterrupt), interrupted_at(line):
-            train_one_window()
-        train_one_window(updates)
-        assert_equal(weights(model), weights(big))
-        assert (optimizer.completed_updates, optimizer.window_position) == (updates + 1, 0), line

@@ -34,7 +34,6 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from steps import interrupted_at
 from training import Shrink, assert_equal, registered
 
 from keras_accum import AccumulationSchedule
@@ -47,7 +46,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:(keras_accum. )?Gradients do not exist"),
     pytest.mark.filterwarnings("ignore:keras_accum. Using the saved accum_iters=."),
     pytest.mark.filterwarnings("ignore:keras_accum. No window of this training was whole"),
-    pytest.mark.filterwarnings("ignore:keras_accum. A window is open, and its"),
     pytest.mark.filterwarnings("ignore:keras_accum. This training ends with no update"),
 ]
 
@@ -478,23 +476,6 @@ class Training(RuleBasedStateMachine):
             step()
         ARMED.clear()
         big_batch.micro_batch(found, weight, closes and closes != "leave open")
-
-    @none_is_frozen
-    @precondition(lambda self: self.accumulates)
-    @rule(seed=seed, lines=st.integers(1, 200))
-    def interrupted(self, seed, lines):
-        """A step of one's own that is interrupted inside a window, and then made again."""
-        big_batch, found = self.big_batch, gradients_of(random_targets([seed]))
-        length = big_batch.length if big_batch.window else big_batch.accum_iters
-        assume(len(big_batch.window) + 1 < length)
-        self.build()
-        while self.optimizer.window_position == len(big_batch.window):
-            if self.weighs:
-                self.optimizer.weigh(2)
-            with contextlib.suppress(KeyboardInterrupt), interrupted_at(number=lines):
-                apply(self.optimizer, weights_of(self.model), found)
-            lines = None
-        big_batch.micro_batch(found, 2)
 
     @none_is_frozen
     @rule(seeds=st.lists(seed, min_size=1, max_size=3))

@@ -121,13 +121,10 @@ def makes_two(self):
     adds("b", "_scale")(self)
 
 
-NATIVE = "Own writes a variable .*gate='conditional'"
 WRONG = {
     "two": ({"make": makes_two}, "`scale` and `_scale` of Own"),
     "counter": ({"make": adds("window_position", "x")}, "Own makes .* 'window_position', which"),
     "sums": ({"slot": "window_accumulator"}, "Own makes .* 'window_accumulator', which"),
-    "native": ({"make": hides, "change": counts}, NATIVE),
-    "in the constructor": ({"__init__": hides_at_once, "change": counts}, NATIVE),
 }
 
 

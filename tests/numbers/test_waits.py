@@ -1,6 +1,5 @@
 """What PyTorch is asked to do on a device: waits for a number, and calls. We add no wait."""
 
-import types
 from collections import namedtuple
 
 import hosts
@@ -13,9 +12,6 @@ if not hosts.IS_TORCH:
     pytest.skip("about the devices of PyTorch", allow_module_level=True)
 
 from fake_device import Device, there
-
-from keras_accum.terms.separability import try_loss
-from keras_accum.terms.term import Answer
 
 
 @pytest.fixture
@@ -103,24 +99,3 @@ def test_calls_inside_a_window(device, name):
             ours.apply(grads, variables)
         calls[count] = list(device.calls)
     assert calls[2] == calls[9] and sum("_foreach_" in call for call in calls[2]) <= 2
-
-
-def test_labels_that_are_no_classes_stay_on_the_cpu():
-    """A trial of a loss: on a GPU, such a label would end the process."""
-    seen = {}
-
-    def loss(y_true, y_pred):
-        seen.setdefault(bool((y_true >= 0).all()), set()).add(
-            (y_true.device.type, y_pred.device.type)
-        )
-        return keras.ops.mean((y_true - y_pred) ** 2, axis=-1)
-
-    host, usual = hosts.accum.MicroBatches.host, {("cuda", "cuda")}
-    given = [
-        types.SimpleNamespace(shape=shape, dtype="float32") for shape in ((None, 3), (None, 1))
-    ]
-    with keras.device("gpu:0"), Device():
-        assert try_loss(host, loss, given) is Answer.SAME
-        assert seen == {True: usual}  # of another shape, they may be indices
-        assert try_loss(host, loss, given[:1] * 2) is Answer.SAME
-    assert usual < seen[True] and seen[False] == {("cpu", "cpu")}

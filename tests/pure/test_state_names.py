@@ -86,7 +86,7 @@ MISFITS = [
     (state(window_position=-5), "window_position = -5, must be an integer from 0 to 2147483647"),
     (state(accum_iters=-1), "accum_iters = -1, must be an integer from 0 to 2147483647"),
     (state(window_length=0), "window_position = 2, must be an integer from 0 to 0"),
-    (state(state_format=3), "state_format = 3, must be at most 2: install a newer"),
+    (state(state_format=4), "state_format = 4, must be at most 3: install a newer"),
     (state(missing_gradients=[0, -1, 3]), "Impossible: missing_gradients = ["),
     (state(missing_gradients=[0, 2**31, 3]), "Impossible: missing_gradients = ["),
     (state(missing_gradients=[0, 3]), "missing_gradients is (2,), not (3,)"),

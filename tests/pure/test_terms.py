@@ -3,40 +3,41 @@
 `numbers/test_right_by_default.py` has the same decisions in trainings.
 """
 
-import itertools
+import functools
+import sys
+import types
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from numpy_fit import Loss as NumPyLoss
-from numpy_fit import NumPyHost
 
+from keras_accum.host import is_code_of_keras
 from keras_accum.terms import repeated
-from keras_accum.terms.separability import compare, try_loss
+from keras_accum.terms import term as terms_module
 from keras_accum.terms.table import OWN_LOSS, OWN_STEP, Loss, Way
-from keras_accum.terms.tap import TappedLoss
-from keras_accum.terms.term import Answer, Divisor, Term, are_means, find_divisor, read_shape
+from keras_accum.terms.term import Divisor, Term, are_means, find_divisor, read_shape
 
 # -- the table -------------------------------------------------------------------------------------
 
 
-def term(divisor, key=1, size=6, masked=False, leaves_out=False, name="it", of_number=None):
+def term(divisor, key=1, size=6, masked=False, name="it", obstacle=""):
     """A term as the table reads it, by default of six samples with a value each."""
     kind = Divisor[divisor.upper()]
     found = SimpleNamespace(name=name, divisor=kind, key=key, size=size, shape=(6, key))
-    found.depends_on_data, found.leaves_out, found.of_number = masked, leaves_out, of_number
+    found.depends_on_data, found.obstacle = masked, obstacle
     return found
 
 
 mean, values, masked = term("samples"), term("values", 3, 18), term("unmasked", ("a",), masked=True)
 sum_, unknown, compares = term("nothing"), term("unknown"), term("compares")
+one_number = term("unknown", obstacle="returns one number")
 other = term("unmasked", ("b",), masked=True, name="other")
 BY, AS_SUM, SAMPLES = Way.BY_DIVISOR, Way.AS_SUM, Way.BY_SAMPLES
-SIX = {"rows": SimpleNamespace(size=6)}
+SIX = {"rows": 6}
 OWN_SIX = {"own": OWN_LOSS, **SIX}
-ADDS = {"adds": True, "adds_means": True, **SIX, "inputs": SimpleNamespace(size=7)}
+ADDS = {"adds": True, "adds_means": True, **SIX, "inputs": 7}
 ADDS_SUMS = {"adds": True, "adds_sums": True, **SIX}
-UNKNOWN = SimpleNamespace(size=None)
+UNKNOWN = None
 BOTH = object()  # the problem of "weighted" is the same
 
 # Terms, and what else is known of a loss; the way; the problem, and that of "weighted"; numbers
@@ -79,10 +80,9 @@ DECISIONS = [
     ([unknown, values], SIX, SAMPLES, None, "'it' is divided", [18, 6], "mean over values"),
     ([unknown, masked], {}, SAMPLES, "loss 'it' is divided.*aren't masked", BOTH),
     ([unknown, sum_], {}, SAMPLES, "the loss 'it' is a sum", BOTH),
-    ([term("unknown", masked=True)], {}, SAMPLES, "aren't masked", BOTH),
-    ([term("unknown", of_number=Divisor.ONE_NUMBER)], {}, SAMPLES, "number, so its reduc", BOTH),
-    ([term("unknown", leaves_out=True)], {}, SAMPLES, "mean over values", BOTH),
-    ([term("samples", leaves_out=True)], OWN_SIX, SAMPLES, None, None, [6, 6], "mean"),
+    ([one_number], {}, SAMPLES, "it returns one number.*a value for each", BOTH),
+    ([mean, one_number], SIX, SAMPLES, "it returns one number.*MicroBatchWeights", BOTH),
+    ([one_number], OWN_SIX, SAMPLES, "own `compute_loss` is divided.*returns one number", BOTH),
     ([mean], OWN_SIX, SAMPLES, None, None, [6, 6], "compute_loss.*MicroBatchWeights"),
     ([unknown], {"own": OWN_LOSS}, SAMPLES, None, "own `compute_loss` is divided"),
     ([], {"own": OWN_LOSS}, SAMPLES, None, "own `compute_loss` is divided"),
@@ -91,6 +91,7 @@ DECISIONS = [
     ([masked], {"own": OWN_STEP}, SAMPLES, "own `train_step` is divided.*optimizer.weigh", BOTH),
     ([mean, values], OWN_SIX, SAMPLES, None, None, [6, 18, 6], "mean over values"),
     ([mean, term("values", ("id",), None)], {"own": OWN_LOSS}, SAMPLES, "is a mean over", BOTH),
+    ([mean], {**ADDS_SUMS, "own": OWN_LOSS}, SAMPLES, "Give `add_loss` their mean", BOTH),
     ([], {"own": OWN_LOSS, "kept": [("kept", Divisor.NOTHING)]}, SAMPLES, "'kept' is a sum", BOTH),
 ]
 
@@ -101,8 +102,6 @@ def test_what_a_window_does_with_a_loss(row):
     sizes, if_unequal = unequal or ([], None)
     found = Loss(terms, **more).decide()
     assert (found.way, list(found.sizes)) == (way, sizes)
-    is_counted = more.get("inputs") is UNKNOWN or any(each.size is None for each in terms)
-    assert len(found.to_count) == len(sizes) * is_counted
     assert_says(found.problem, problem)
     assert_says(found.strict_problem, problem if strict is BOTH else strict)
     assert_says(found.if_unequal, if_unequal)
@@ -158,10 +157,32 @@ LIBRARY = SimpleNamespace(
 )
 
 
+class LossOfKeras:
+    """A loss of NumPy's Keras, whose own code is what has no `<locals>` in its name."""
+
+    def __init__(self, reduction, name, config, **more):
+        self.reduction, self.name, self.get_config = reduction, name, lambda: config
+        vars(self).update(more)
+
+    def __call__(self, *arguments):
+        pass
+
+    def call(self, *arguments):
+        pass
+
+
+@pytest.fixture(autouse=True)
+def a_keras_of_its_own(monkeypatch):
+    def is_of_keras(function):
+        return "<locals>" not in function.__qualname__
+
+    monkeypatch.setattr(terms_module, "is_code_of_keras", is_of_keras)
+
+
 def loss(reduction="sum_over_batch_size", name="it", fn=None, ignore_class=None, axis=None):
-    more = {} if fn is None else {"fn": fn, "_fn_kwargs": {"axis": axis}}
     config = {} if ignore_class is None else {"ignore_class": ignore_class}
-    return SimpleNamespace(reduction=reduction, name=name, get_config=lambda: config, **more)
+    fn = fn or (lambda: 0)  # a user's
+    return LossOfKeras(reduction, name, config, fn=fn, _fn_kwargs={"axis": axis})
 
 
 def made(values, targets=(6, 2), weights=None, output_mask=None, **more):
@@ -173,7 +194,7 @@ def of_keras(name="dice"):
     def function():
         pass
 
-    function.__module__, function.__name__ = "keras.src.losses.losses", name
+    function.__name__ = function.__qualname__ = name
     return function
 
 
@@ -197,7 +218,9 @@ TERMS = {
     "circle": (array(6), {"fn": of_keras("circle")}, "COMPARES", False, 1, 6),
     "a user's circle": (array(6), {"fn": lambda: 0}, "SAMPLES", False, 1, 6),
     "a sum of a scalar": (array(), {"reduction": "sum"}, "UNKNOWN", False, 1, 1),
-    "no values and a sum": (None, {"reduction": "sum"}, "NOTHING", False, 1, 1),
+    "no values and a sum": (None, {"reduction": "sum"}, "UNKNOWN", False, 1, 1),
+    "two for each sample": (array(2, 6), {}, "VALUES", False, 6, 12),
+    "two for each, in one axis": (array(12), {}, "SAMPLES", False, 1, 12),
     "a scalar of Keras and a sum": (array(), OF_KERAS_SUM, "COMPARES", False, 1, 1),
     "an axis of samples": (array(6), {"fn": of_keras(), "axis": (0, 1)}, "COMPARES", False, 1, 6),
     "from the end": (array(6), {"fn": of_keras(), "axis": -2}, "COMPARES", False, 1, 6),
@@ -224,18 +247,24 @@ def test_what_a_call_is_divided_by(values, more, divisor, in_data, key, count):
     assert (found.name, found.size) == ("it", np.size(values))
 
 
-def test_one_number():
-    assert [made(array(), reduction=name).of_number for name in ("sum", "mean")] == [
-        Divisor.ONE_NUMBER,
-        None,
-    ]
-    assert made(array(), weights=half).of_number is Divisor.TIMES_WEIGHTS
-    assert made(array(6), weights=half, reduction="sum").of_number is None
+def test_why_a_loss_cannot_be_read():
+    assert made(array()).obstacle == made(array(), reduction="sum").obstacle == "returns one number"
+    assert made(None).obstacle == "has a `__call__` of its own"
+    assert made(array(3)).obstacle == "has values of shape (3,)"
+    huber = {"fn": of_keras("huber")}
+    assert made(array(), **huber).obstacle == ""
+    assert "the mean of the sample weights" in made(array(), **huber, weights=half).obstacle
+
+
+def test_a_list_of_one_array_of_weights():
+    """As Keras passes it if `y` is such a list, too."""
+    found = made(array(6), reduction="mean_with_sample_weight", weights=[np.full(6, 0.5)])
+    assert found.count("float64") == 3
 
 
 def test_a_graph_that_does_not_know_the_lengths():
     found = made(SimpleNamespace(shape=(None, 4)))
-    assert found.divisor is Divisor.VALUES and not found.leaves_out
+    assert found.divisor is Divisor.VALUES
     assert (found.size, found.key) == (None, 4)
     longer = SimpleNamespace(shape=(6, None))
     assert made(longer).key == (id(longer),)
@@ -249,18 +278,44 @@ def test_a_size_that_only_the_framework_knows():
     assert found.count("float32") == 24
 
 
-def test_a_loss_that_leaves_out_samples():
-    assert [made(array(n)).leaves_out for n in (1, 3, 6)] == [False, True, False]
-    assert not made(array()).leaves_out and not made(None).leaves_out
+def test_a_known_number_of_other_values():
+    """As of classes, in a graph that doesn't know the number of samples."""
+    found = Term(LIBRARY, loss(), array(3), SimpleNamespace(shape=(None, 2)), array(6, 2), None)
+    assert found.divisor is Divisor.UNKNOWN
 
 
-def test_what_a_trial_has_shown():
-    for answer, divisor in (None, "SAMPLES"), (SAME, "SAMPLES"), (DIFFER, "COMPARES"):
-        found = made(array(6))
-        found.answer = answer
-        assert found.divisor is Divisor[divisor] and not found.leaves_out
-    found.answer = MISSING
-    assert found.divisor is Divisor.UNKNOWN and found.leaves_out
+def test_whose_code_a_loss_is():
+    class WithCall(LossOfKeras):
+        def call(self, *arguments):
+            pass
+
+    class WithOwnCall(LossOfKeras):
+        def __call__(self, *arguments):
+            pass
+
+    class WithName(LossOfKeras):
+        pass
+
+    given = "mean", "it", {}
+    fn, call = of_keras(), of_keras()
+    of_users = [WithCall(*given, fn=fn), WithOwnCall(*given), LossOfKeras(*given, call=call)]
+    assert all(map(terms_module.is_own, [*of_users, loss()]))
+    of_keras_itself = LossOfKeras(*given), WithName(*given, fn=fn), loss(fn=fn)
+    assert not any(map(terms_module.is_own, of_keras_itself))
+
+
+def test_the_code_of_keras(monkeypatch):
+    """`functools.wraps` copies the module and the name."""
+
+    def mse():
+        pass
+
+    module = types.ModuleType("keras.made_for_this_test")
+    module.mse, mse.__module__, mse.__qualname__ = mse, module.__name__, "mse"
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    assert is_code_of_keras(mse)
+    assert not is_code_of_keras(functools.wraps(mse)(lambda: 0))
+    assert not is_code_of_keras(functools.partial(mse)) and not is_code_of_keras(len)
 
 
 def test_a_loss_that_is_not_called_yet():
@@ -272,150 +327,9 @@ def test_a_loss_that_is_not_called_yet():
 
 
 def test_a_name_and_a_shape():
-    assert made(array(6), name=None).name == "SimpleNamespace"
+    assert made(array(6), name=None).name == "LossOfKeras"
     assert read_shape(None) == () and read_shape(array(2, 3)) == (2, 3)
     assert read_shape(SimpleNamespace(shape=SimpleNamespace(rank=None))) == ()
-
-
-# -- a trial ---------------------------------------------------------------------------------------
-
-drawn, draws = np.random.default_rng(0), itertools.cycle([0, 1e-4, 1e-2, 1e-2])
-SAME, DIFFER, MISSING = Answer.SAME, Answer.DIFFER, Answer.DIFFER_IF_MISSING
-COMPARES = {
-    "a mean for each sample": (lambda y, p: ((y - p) ** 2).mean(-1), SAME),
-    "a mean": (lambda y, p: ((y - p) ** 2).mean(), SAME),
-    "a scalar for all": (lambda y, p: p.sum() / y.sum(), DIFFER),
-    "an average that is taken away": (lambda y, p: (p - p.mean(0)).max(-1), DIFFER),
-    "random draws": (lambda y, p: drawn.normal() * p.mean(0), SAME),
-    "small draws, then large ones": (lambda y, p: p.mean() + next(draws), SAME),
-    "NaN together": (lambda y, p: p.mean(-1) * (np.nan if len(p) == 5 else 1), None),
-    "NaN together for NaN": (lambda y, p: p.mean(-1) + (0 * y.sum() if len(p) == 5 else 0), SAME),
-    "neighbours": (lambda y, p: p[1:] - p[:-1], DIFFER),
-    "an error": (lambda y, p: y.no_such_member, None),
-    "classes alone": (lambda y, p: classes_alone(y).mean(-1) + p.mean(-1), SAME),
-    "classes that are compared": (lambda y, p: classes_alone(y).mean(0)[:1] + 0 * p[:, 0], DIFFER),
-    "by the number of ones": (lambda y, p: p.sum() / (1 + (y == 1).sum()), DIFFER),
-    "a mean without -1": (lambda y, p: p[y != -1].mean(), MISSING),
-    "a mean without -100": (lambda y, p: (p * (y != -100)).sum() / (y != -100).sum(), MISSING),
-    "a mean without NaN": (lambda y, p: np.nanmean((y - p) ** 2), MISSING),
-    "a mean without -1, written into the targets": (lambda y, p: without(y, p, -1), MISSING),
-    "zeros for -1": (lambda y, p: (p * (y != -1)).mean(), SAME),
-    "a mean of each sample without -1": (lambda y, p: (p * (y != -1)).sum(-1) / 3, SAME),
-}
-
-
-def without(y, p, missing):
-    known = y != missing
-    y[~known] = 0
-    return (p * known).sum() / known.sum()
-
-
-def classes_alone(y):
-    assert np.isin(y, [0, 1]).all()
-    return y
-
-
-@pytest.mark.parametrize("name", COMPARES)
-def test_a_trial(name):
-    """Five samples together and apart: a loss that is a mean over them is the same."""
-    function, expected = COMPARES[name]
-    for shape in [(None, 3), (None, None), (5, 3)]:
-        given = [SimpleNamespace(shape=shape, dtype="float32")] * 2
-        assert try_loss(NumPyHost(), function, given) is expected
-
-
-def test_a_trial_that_is_interrupted():
-    """It is made again at the next call."""
-    is_interrupted = [True]
-
-    class Interrupted(NumPyLoss):
-        def call(self, y_true, y_pred):
-            if len(y_true) == 5 and is_interrupted:
-                is_interrupted.clear()
-                raise KeyboardInterrupt
-            return (y_true - y_pred.mean(0)).mean(-1)
-
-    terms = []
-    tapped = TappedLoss(NumPyHost(), Interrupted(), None, lambda term, result: terms.append(term))
-    samples = np.ones((2, 3), "float32")
-    with pytest.raises(KeyboardInterrupt):
-        tapped(samples, samples)
-    tapped(samples, samples)
-    assert [term.answer for term in terms] == [DIFFER]
-
-
-def samples_of_a_trial(shape, dtypes):
-    """The batches of a trial: those of five, five, three and two samples, for each change."""
-    seen, are_missing = [], []
-
-    def evaluate(groups, with_missing):
-        seen.extend(sum(groups, []))
-        are_missing.append(with_missing)
-        return [np.ones(5)] * 3
-
-    assert compare(evaluate, [shape] * 2, dtypes) is Answer.SAME
-    changes = 5 if "float" in dtypes[0] else 4
-    assert are_missing == ([False] * 2 + [True] * 3)[:changes]
-    assert [len(y) for y, _ in seen] == [len(p) for _, p in seen] == [5, 5, 3, 2] * changes
-    return seen
-
-
-# The shape that a graph knows, and that of a trial. In large samples, sides are at most 16.
-SHAPES = {
-    (None, 2): (2,),
-    (2**19, 2): (2,),
-    (None, None): (4,),
-    (None, 2**16): (2**16,),
-    (None, 2**16 + 1): (16,),
-    (None, 2, 2**16): (2, 16),
-    (None, 64, 64): (64, 64),
-    (None, 64, 64, 3): (16, 16, 3),
-    (None, 13, 13, 85): (13, 13, 85),
-    (None, 64, 9, 2**8): (16, 9, 2**8),
-}
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_the_size_of_a_trial(shape):
-    for y, p in samples_of_a_trial(shape, ["float32"] * 2):
-        assert y.shape[1:] == p.shape[1:] == SHAPES[shape]
-
-
-def test_a_size_that_only_one_array_knows():
-    """A graph of tf_keras may not know the targets' shape."""
-    for shapes in [(None, None), (None, 2)], [(None, 2), (None, None)], [(None, None, 2), (9, 2)]:
-        given = [SimpleNamespace(shape=shape, dtype="float32") for shape in shapes]
-        assert try_loss(NumPyHost(), lambda y, p: (y - p.mean(0)).mean(-1), given) is DIFFER
-
-
-def test_large_samples_in_arrays_of_different_ranks():
-    """Classes may have an axis less."""
-    seen = []
-
-    def function(y, p):
-        seen.append((y.shape[1:], p.shape[1:]))
-        return p.mean(-1).mean(-1).mean(-1)
-
-    shapes = (None, 64, 64), (None, 64, 64, 19)
-    given = [SimpleNamespace(shape=shape, dtype="float32") for shape in shapes]
-    assert try_loss(NumPyHost(), function, given) is SAME
-    assert {*seen} == {((16, 16), (16, 16, 19))}
-
-
-def test_the_samples_of_a_trial():
-    """They are unlike each other, and in data types that NumPy knows."""
-    (y, p), *_ = samples_of_a_trial((None, 64), ["int64", "bfloat16"])
-    assert (y.dtype, p.dtype) == ("int64", "float32") and {*y.flat} == {0, 1}
-    (_, p), *_ = samples_of_a_trial((None, 64), ["float32"] * 2)
-    assert 0 < p.min() and p.max() < 1
-    scales = [row.max() for row in p]
-    assert scales[0] > 3 * scales[-1]
-
-
-def test_targets_are_tried_as_numbers_and_as_classes():
-    batches = samples_of_a_trial((None, 64), ["float32"] * 2)
-    are_classes = [[np.isin(array, [0, 1]).all() for array in batch] for batch in batches]
-    assert are_classes == [[False, False]] * 4 + [[True, False]] * 4 + [[False, False]] * 12
 
 
 # -- sums ------------------------------------------------------------------------------------------

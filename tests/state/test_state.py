@@ -32,8 +32,8 @@ SLOTS = {
     "adamax": ("Adamax.momentum", "Adamax.norm"),
     "ftrl": ("Ftrl.accumulator", "Ftrl.linear"),
 }
-COUNTERS = {"state_format": 2, "completed_updates": 1, "window_position": 2}
-COUNTERS.update(window_length=LENGTH, accum_iters=0)
+COUNTERS = {"state_format": 2 if hosts.IS_KERAS2 else 3, "completed_updates": 1}
+COUNTERS.update(window_position=2, window_length=LENGTH, accum_iters=0)
 SHAPES = dict(enumerate(steps.SHAPES.values()))
 
 

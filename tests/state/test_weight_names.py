@@ -1,7 +1,5 @@
 """The names of a state's weights: a state of other weights is refused, or continues by name."""
 
-import re
-
 import hosts
 import numpy as np
 import pytest
@@ -191,46 +189,3 @@ def test_names_that_tell_nothing(damage):
         state = list(map(hosts.array, hosts.listed(model.optimizer)))
     with pytest.raises(StateError, match=says.get(damage, "this state has no names")):
         model.optimizer.set_state(state, by_name=True)
-
-
-# -- a state tree ----------------------------------------------------------------------------------
-
-TREES = {
-    "accum_iters=1": ({"accum_iters": 1}, "2 micro-batches into a window.*accum_iters > 1"),
-    "another name": ({"name": "other"}, "Missing: completed_updates.*the same names"),
-    "another rule": ({"rule": "RMSprop"}, r"Not known here: \S*momentum"),
-}
-
-
-@pytest.mark.skipif(not hosts.IS_KERAS3, reason="trees of Keras 3")
-@pytest.mark.parametrize("arguments, said", TREES.values(), ids=TREES)
-def test_a_state_tree_that_does_not_fit(arguments, said):
-    """`set_state_tree` makes the checks of `set_state`."""
-    tree = go_on(model_of(_named()), 0, STOP).get_state_tree(value_format="numpy_array")
-    model = model_of(_named(**arguments))
-    with pytest.raises(ValueError, match=r"`set_state_tree` before.*optimizer\.build"):
-        model.set_state_tree(tree)
-    hosts.build(model)
-    before = {**model.optimizer.get_state(), **dict(enumerate(model.get_weights()))}
-    with pytest.raises(StateError, match=re.compile(said, re.S)):
-        model.set_state_tree(tree)
-    after = {**model.optimizer.get_state(), **dict(enumerate(model.get_weights()))}
-    for name, value in before.items():
-        np.testing.assert_array_equal(after[name], value)
-
-
-@pytest.mark.skipif(not hosts.IS_KERAS3, reason="trees of Keras 3")
-def test_a_state_tree_without_a_window():
-    """A closed window loads where there is none, and a state without one closes an open one."""
-    source = go_on(model_of(_named()), 0, LENGTH)
-    alone, model = model_of(_named(accum_iters=1)), go_on(model_of(_named()), 0, STOP)
-    hosts.build(alone)
-    alone.set_state_tree(source.get_state_tree())
-    assert alone.optimizer.completed_updates == 1
-    model.set_state_tree(alone.get_state_tree())
-    assert (model.optimizer.completed_updates, model.optimizer.window_position) == (1, 0)
-    assert not any(hosts.array(total).any() for total in hosts.accumulators(model.optimizer))
-
-
-def _named(rule="Adam", **arguments):
-    return hosts.ours(rule, **{"accum_iters": LENGTH, "name": "named", **arguments})

@@ -40,7 +40,6 @@ TESTS = {
     "terms/repeated.py": TERMS,
     "terms/table.py": TERMS,
     "terms/term.py": TERMS,
-    "terms/separability.py": TERMS,
 }
 OPPOSITES = {
     **{ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Lt: ast.LtE, ast.LtE: ast.Lt},

@@ -245,9 +245,6 @@ class NumPyHost(Host):
     def read(self, variable):
         return np.array(getattr(variable, "array", variable))
 
-    def prepare(self, function):
-        return lambda structures, with_missing: list(map(function, structures))
-
     def find_losses(self, model):
         def replace(loss, function):
             return function(loss)
@@ -271,9 +268,6 @@ class NumPyHost(Host):
 
     def list_kept(self, layer):
         return getattr(layer, "kept", [])
-
-    def loss_scale(self, optimizer):
-        return getattr(optimizer, "scale", None)
 
 
 HOST = NumPyHost()

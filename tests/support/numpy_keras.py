@@ -257,10 +257,9 @@ class SGDAccumulate(Convertible, SGD):
     _keras_name, _make_parts, _stock_optimizers = "numpy", staticmethod(make_parts), NumPyStock()
 
     def build(self, variables):
-        with self._accumulation.building():
+        variables = list(variables)
+        with self._accumulation.building(variables):
             super().build(variables)
-            self._accumulation.store.variables = self.variables
-            self._accumulation.open_window()
         self._accumulation.state.write_pending()
 
     def apply(self, gradients, variables):

@@ -1,16 +1,9 @@
 """Train steps without a model: given gradients, traced as the backend traces them."""
 
-import contextlib
-import itertools
-import sys
-from pathlib import Path
-
 import hosts
 import numpy as np
 from graphs import branches, conditionals, operations
 from training import LENGTH, assert_equal, is_ours
-
-import keras_accum
 
 if hosts.BACKEND == "jax":
     import jax
@@ -193,46 +186,3 @@ def branches_of_program(optimizer, variables):
     state, weights = ([v.value for v in each] for each in (optimizer.variables, variables))
     program = str(jax.make_jaxpr(optimizer.stateless_apply)(state, weights, weights))
     return program.count("= cond["), program.count("= while[")
-
-
-PACKAGE = str(Path(keras_accum.__file__).parent)
-
-
-def _trace_lines(at_line):
-    """Call a function at each line of this package that runs, with (file, number)."""
-
-    def trace(frame, event, argument):
-        if not frame.f_code.co_filename.startswith(PACKAGE):
-            return None
-        if event == "line":
-            at_line((frame.f_code.co_filename, frame.f_lineno))
-        return trace
-
-    sys.settrace(trace)
-
-
-def lines_run_by(function):
-    """Return the lines of this package that a function runs: each once, in their order."""
-    found = []
-    _trace_lines(found.append)
-    try:
-        function()
-    finally:
-        sys.settrace(None)
-    return list(dict.fromkeys(found))
-
-
-@contextlib.contextmanager
-def interrupted_at(line=None, number=None):
-    """Raise a KeyboardInterrupt before a line of this package, or the line of this number, runs."""
-    numbers = itertools.count(1)
-
-    def interrupt(at):
-        if at == line or next(numbers) == number:
-            raise KeyboardInterrupt
-
-    _trace_lines(interrupt)
-    try:
-        yield
-    finally:
-        sys.settrace(None)

@@ -102,7 +102,7 @@ def _misfits(state, shapes, is_fresh):
         "Of another shape: ": misshapen,
     }
     problems = [text + shorten(names) for text, names in misfits.items() if names]
-    if position and WEIGHT not in shapes and has_weights(state):
+    if position and WEIGHT not in shapes and _has_weights(state):
         problems.append(
             "Its open window has weights: load it with reduction='auto', or call "
             "`apply_partial_window()` before you save it"
@@ -110,7 +110,7 @@ def _misfits(state, shapes, is_fresh):
     return problems
 
 
-def has_weights(state):
+def _has_weights(state):
     """Return True if the micro-batches of the open window have other weights than 1 each."""
     return WEIGHT in state and bool(np.any(state[WEIGHT] != state.get("window_position", 0)))
 

@@ -11,7 +11,7 @@ import numpy as np
 from keras_accum.engine.models import name_weights
 from keras_accum.engine.state import checks, lists, names
 from keras_accum.engine.state.checks import is_of_window
-from keras_accum.engine.window import FORMAT, WEIGHT, layout
+from keras_accum.engine.window import FORMAT, UNWEIGHED, WEIGHT, layout
 
 
 def match(parsed, ours, by_name=False):
@@ -34,12 +34,15 @@ def match(parsed, ours, by_name=False):
         shapes.setdefault("learning_rate", ())
     checks.check_arrays(arrays, ours.owner, shapes, ours.is_fresh, other_weights=other_weights)
     state = {name: np.zeros(shapes[name]) for name in filter(is_of_window, shapes)}
-    if WEIGHT in state:  # micro-batches without weights count as 1 each
-        state[WEIGHT] = np.asarray(arrays.get("window_position", 0), "float64")
+    position, version = arrays.get("window_position", 0), arrays.get("state_format", 1)
+    weighs = WEIGHT in state
+    if weighs:  # micro-batches without weights count as 1 each
+        state[WEIGHT] = np.asarray(position, "float64")
     state.update(arrays)
     if ours.has_window:
         state.update(_without_loss_scale(arrays, ours.store.optimizer))
-        state["state_format"] = np.asarray(FORMAT)
+        are_weighed = weighs and (version == FORMAT or not position)
+        state["state_format"] = np.asarray(FORMAT if are_weighed else UNWEIGHED)
     return {n: a.astype("int64") if n in checks.INTEGERS else a for n, a in state.items()}
 
 

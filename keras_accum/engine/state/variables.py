@@ -6,7 +6,7 @@ from keras_accum.engine.models import name_weights
 from keras_accum.engine.state import names
 from keras_accum.engine.state.names import NAMES
 from keras_accum.engine.state.parsing import portable
-from keras_accum.engine.window import FORMAT, MISSING
+from keras_accum.engine.window import FORMAT, MISSING, UNWEIGHED, WEIGHT
 
 
 class NamedVariables:
@@ -57,7 +57,9 @@ class NamedVariables:
     def read(self):
         """Return the state as `{name: array}`."""
         state = {name: portable(self.store.read(v)) for name, v in self.by_name().items()}
-        state["state_format"] = np.asarray(FORMAT)
+        if WEIGHT in state and not self._accumulation.is_loaded:
+            state["state_format"] = np.asarray(FORMAT)
+        state.setdefault("state_format", np.asarray(UNWEIGHED))
         rate = self.store.rate()
         if rate is not None:
             state.setdefault("learning_rate", np.asarray(rate))

@@ -7,12 +7,12 @@ losses of slices, `outputs` joins their outputs, and `halving` finds a size that
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 from typing import Literal, NoReturn
 
 import keras
 
+from keras_accum.engine.optimizers import list_accumulating
 from keras_accum.fit.train_function import InTrainFunction
 from keras_accum.host import find_own_methods
 from keras_accum.keras3.micro_batches import private_members
@@ -22,6 +22,10 @@ BackendStep = importlib.import_module(f"{__name__}.{keras.backend.backend()}").B
 _MIGHT_DIFFER = (
     ": results might differ from the whole batch. Leave the callback out, and train on "
     "micro-batches with an optimizer of keras_accum."
+)
+_LEAVE_OUT = (
+    ", which adds up batches: an update would see several. Leave the callback out, or compile with "
+    "an optimizer that updates with each batch."
 )
 _AS_ONE = (
     ": nothing is known about its samples. Use MicroBatches(size, loss='batch'), which calls it "
@@ -34,8 +38,8 @@ class MicroBatches(InTrainFunction):
     """Split each batch in `fit` into slices, to train on the big batch in less memory.
 
     It takes the memory for one slice and one sum of gradients. Steps, progress bar, logs, schedules
-    and callbacks count batches. Use any optimizer, Keras's or ours. On TensorFlow, the gradient
-    rows of an embedding are kept for the whole batch, so the optimizer gets the same rows.
+    and callbacks count batches. Use any optimizer that updates with each batch. On TensorFlow, the
+    gradient rows of an embedding are kept for the whole batch, so the optimizer gets the same rows.
 
     By default, slice s counts with weight w_s, the number that its loss is divided by: samples,
     or the elements that aren't masked or ignored, or the sum of sample weights:
@@ -44,13 +48,12 @@ class MicroBatches(InTrainFunction):
         loss_s   = mean loss on slice s + penalties_s
 
     Losses and metrics must have one value per sample or element for this; a Metric subclass may
-    also add up what it divides in `result`. Where slices can't be weighed, the loss is computed for
-    the whole batch, as with `loss="batch"`, and a line says so: if values depend on other samples,
-    as tried on a few made-up samples, for several losses with different masks, a loss that returns
-    a scalar, or your model's own `compute_loss`. If two passes can't be used, as with batch
-    normalization, slices count by their samples, and `fit` warns. Made-up samples can't show all: a
-    loss that divides by the number of labels other than -2 passes. Check yours with
-    `compare_with_big_batch`. `loss="sample"` raises a ValueError in place of a second pass.
+    also add up what it divides in `result`. Otherwise, the loss is computed for the whole batch, as
+    with `loss="batch"`, and a line says so: for your own loss or `compute_loss`, for several losses
+    with different masks, or a loss that returns a scalar. If two passes can't be used, as with
+    batch normalization, slices count by their samples, and `fit` warns. `loss="sample"` raises a
+    ValueError in place of a second pass, and takes your word that each value of your own loss is of
+    one sample. Your own metrics get each slice, as Keras gives them each batch.
 
     With `loss="batch"`, known as GradCache, the model first runs on all slices without gradients.
     The loss on the joined outputs, kept in memory, gives their gradient. Then the model runs on
@@ -72,9 +75,8 @@ class MicroBatches(InTrainFunction):
 
     Penalties are the losses that layers add; they should be means over samples, as in Keras. Batch
     normalization uses the moments of a slice and moves its averages once per slice: `fit` warns. It
-    also warns of metrics that layers update with values of a slice, of a size above the batch, and
-    of an optimizer that accumulates. If your results might differ from the whole batch in other
-    ways, you get a ValueError.
+    also warns of metrics that layers update with values of a slice. If your results might differ
+    from the whole batch in other ways, or if the optimizer adds up batches, you get a ValueError.
 
     Args:
         size: Integer >= 1, or "auto" (default). The number of samples per slice. On JAX, a slice is
@@ -143,10 +145,6 @@ class MicroBatches(InTrainFunction):
         """The names of metrics that layers have updated with values of a slice."""
         return sorted(self._step.of_slices) if self._step is not None else []
 
-    def exceeds(self, samples):
-        """Return True if a batch of so many samples isn't split, and has less than a slice."""
-        return self._size != "auto" and self._step.replicas() * self._size > samples
-
     def on_train_begin(self, logs=None):
         super().on_train_begin(logs)
         private_members.check_members_of(self.model)
@@ -161,25 +159,18 @@ class MicroBatches(InTrainFunction):
         self._step.end()
 
     def around(self, train_step):
-        step = self._step
-
-        def train_in_slices(*arguments):
-            with contextlib.nullcontext() if step.weighing is None else step.weighing.in_step():
-                return step(*arguments)
-
-        return train_in_slices
+        return self._step
 
     def run(self, run, *arguments):
-        try:
-            if self._size == "auto":
-                return self._step.run_in_halves(run, *arguments)
-            return run(*arguments)
-        finally:
-            if self._step.weighing is not None:
-                self._step.weighing.warn()
+        if self._size == "auto":
+            return self._step.run_in_halves(run, *arguments)
+        return run(*arguments)
 
     def _check_optimizer(self, optimizer):
-        """Accept any optimizer."""
+        """Accept any optimizer but one that adds up batches, Keras's or ours."""
+        adding = [o for o in list_accumulating(self.model) if o._accumulation.options.accumulates]
+        adding += [optimizer] if getattr(optimizer, "gradient_accumulation_steps", None) else []
+        self._refuse({type(one).__name__: True for one in adding}, _LEAVE_OUT)
 
     def _check_model(self):
         """Raise an error if results might differ from the whole batch."""

@@ -7,7 +7,6 @@ import numpy as np
 from keras import ops
 from keras.utils import unpack_x_y_sample_weight
 
-from keras_accum.engine.pending import OF_SUM
 from keras_accum.fit.weighed_logs import WeighedLogs
 from keras_accum.host import find_own_methods
 from keras_accum.host.layers import trains_normalization
@@ -25,6 +24,7 @@ from keras_accum.terms.tap import Tap
 from keras_accum.terms.term import Divisor, read_shape
 
 _OF_LOSS = "the loss {!r} {}"
+_OF_USER = "the loss {!r} is your own code, which may compare samples"
 _UNKNOWN_DIVISOR = "nothing tells what the loss {!r} is divided by"
 _OTHERS = "not all terms of the loss are divided by the same number"
 _OF_PROCESSES = "each process divides its loss by another number"
@@ -65,13 +65,12 @@ class OnePass:
     step: the StepInSlices.
     terms: the Terms of the loss in a slice.
     count, share: a slice's number of samples, and its share in those of the batch.
-    decision: what a window does with the batch's loss, for optimizers that accumulate.
     is_weighted: True if samples don't say what a slice's loss is divided by.
     counts_samples: True to let each slice count by its samples, whatever its loss is divided by.
     """
 
     terms, count, share = (), None, 1.0
-    decision, is_weighted, counts_samples = None, False, False
+    is_weighted = counts_samples = False
 
     def __init__(self, step):
         self.step = step
@@ -110,15 +109,12 @@ class OnePass:
             share, loss = totals[0], totals[1]  # a tensor of TensorFlow can't be unpacked
             step.track_loss(loss / share, rows)
             sums = [g if g is None else step.times(g, 1 / share) for g in sums]
-        if step.weighing is not None:
-            step.weighing.give(self._find_divisor(totals, rows))
         return sums
 
     def differentiate(self, data, count):
         """Return the gradients of a slice times its share, or of a batch; update the metrics.
 
-        Also return the totals to add up, if any: the slice's share, the loss times it, and the
-        divisor.
+        Also return the totals to add up, if any: the slice's share, and the loss times it.
         """
         step = self.step
         x, y, sample_weight = unpack_x_y_sample_weight(data)
@@ -128,19 +124,18 @@ class OnePass:
             # A copy, because Keras on PyTorch multiplies it by a mask in place.
             weights = keras.tree.map_structure(_copy, sample_weight)
             loss = step.model._compute_loss(x, y, y_pred, weights, training=True)
-            share, divisor = self._find_share()
+            share = self._find_share()
             # Scale the loss, not the gradient, so that XLA adds sparse rows in place.
             scaled = ops.convert_to_tensor(share, loss.dtype) * loss
-            return step.optimizer.scale_loss(scaled), (loss, y_pred, share, divisor)
+            return step.optimizer.scale_loss(scaled), (loss, y_pred, share)
 
-        gradients, _, (loss, y_pred, share, divisor) = step.compute_gradients(objective)
+        gradients, _, (loss, y_pred, share) = step.compute_gradients(objective)
+        step.track_metrics(y, y_pred, sample_weight)
         if not self.is_weighted:
             step.track_loss(loss, count)
-        step.track_metrics(y, y_pred, sample_weight)
-        if divisor is None:
             return gradients, None
-        share, loss, divisor = (ops.cast(v, step.totals_dtype) for v in (share, loss, divisor))
-        return gradients, ops.stack([share, share * loss, divisor])
+        share, loss = (ops.cast(value, step.totals_dtype) for value in (share, loss))
+        return gradients, ops.stack([share, share * loss])
 
     def _divide_sum(self, term, result):
         """Return a loss on a slice. Its mean over slices, by their samples, is the batch's loss."""
@@ -155,42 +150,34 @@ class OnePass:
         return self.step.reader.read_divisor(term) if by_divisor else self.count
 
     def _find_share(self):
-        """Return a slice's share in the batch's loss, and its divisor if that is needed."""
+        """Return a slice's share in the batch's loss."""
         step, reader, share = self.step, self.step.reader, self.share
-        self.decision, self.is_weighted = None, False
+        self.is_weighted = False
         if self.count is None:  # a whole batch
-            return share, None
+            return share
         loss = reader.describe(self.terms)
         if loss.adds_sums:
             raise ValueError(_ADDED_SUM)
         if self.counts_samples or not loss.terms:
-            return share, None
+            return share
+        own = [term.name for term in loss.terms if term.is_own]
+        if own and step.loss == "auto":  # "sample" is the user's word
+            raise NotInSlices(_OF_USER.format(own[0]))
         others = [term for term in loss.terms if not _is_sum(term)]
         if others and loss._replace(terms=others).decide().way is not Way.BY_DIVISOR:
             raise _explain(others)
         self.is_weighted = any(term.depends_on_data for term in others)
-        if self.is_weighted and len(others) < len(loss.terms):
+        if not self.is_weighted:
+            return share
+        if len(others) < len(loss.terms):
             raise NotInSlices(_OTHERS)
         # A wrapper for several processes reduces sums in the last slice.
-        if self.is_weighted and step.called() is not step.model:
+        if step.called() is not step.model:
             raise NotInSlices(_OF_PROCESSES)
-        if not self.is_weighted and step.weighing is None:
-            return share, None
-        self.decision, dtype = loss.decide(), step.totals_dtype
-        if self.decision.way is Way.BY_DIVISOR:
-            divisor = ops.cast(reader.read_divisor(others[0]), dtype)
-        else:
-            divisor = reader.not_zero(ops.cast(self.count, dtype))
-        if self.is_weighted:  # not the divisor itself: half precision would overflow sooner
-            share = ops.cast(share, dtype) * divisor / ops.cast(ops.size(others[0].values), dtype)
-        return share, ops.stop_gradient(divisor)
-
-    def _find_divisor(self, totals, rows):
-        """Return what the batch's loss is divided by, for optimizers that accumulate."""
-        if self.decision is None:
-            return rows
-        self.step.weighing.note_problems(self.decision)
-        return OF_SUM if self.decision.way is Way.AS_SUM else totals[2]
+        # Not the divisor itself: half precision would overflow sooner.
+        divisor, size = reader.read_divisor(others[0]), ops.size(others[0].values)
+        share, divisor, size = (ops.cast(v, step.totals_dtype) for v in (share, divisor, size))
+        return share * divisor / size
 
 
 def _copy(array):
@@ -222,11 +209,10 @@ class TwoPasses:
     step: the StepInSlices.
     outputs: the structure of the model's outputs.
     agrees: True once both passes had the same outputs in this training.
-    is_sum: True if the batch's loss is divided by nothing, in a window.
     """
 
     def __init__(self, step):
-        self.step, self.outputs, self.agrees, self.is_sum = step, Outputs(), False, False
+        self.step, self.outputs, self.agrees = step, Outputs(), False
 
     def check_model(self):
         """Raise NotTwice if the model can't take two passes."""
@@ -245,14 +231,14 @@ class TwoPasses:
         before.put_back()  # so that the second pass draws the same numbers
         compares = step.runs_eagerly() and not self.agrees
         expected = arrays[: self.outputs.count] if compares else []
-        of_loss, by_outputs, by_penalties, weight = step.run(
+        of_loss, by_outputs, by_penalties = step.run(
             self.differentiate_loss, (), arrays, data, rows=rows
         )
         del arrays  # to save memory
         slices = data, by_outputs, expected
         sums, _ = step.sum_slices(self.add, slices, rows, by_penalties)
         self.agrees = True
-        return sums, of_loss, weight
+        return sums, of_loss
 
     def forward(self, _, data, count, rows):
         """Return a slice's outputs, masks and penalties."""
@@ -269,10 +255,8 @@ class TwoPasses:
         gradients = self._differentiate_outputs(*data, by_penalties, count / rows)
         return self.step.add(carry, gradients)
 
-    def finish(self, sums, of_loss, weight, rows):
+    def finish(self, sums, of_loss, rows):
         """Return the gradients of a batch."""
-        if self.step.weighing is not None:
-            self.step.weighing.give(OF_SUM if self.is_sum else weight)
         return list(map(self.step.plus, sums, of_loss))
 
     def _list_penalties(self, share):
@@ -283,8 +267,7 @@ class TwoPasses:
     def differentiate_loss(self, _, arrays, data, rows):
         """Return the loss's gradients by weights, outputs and penalties; update the metrics.
 
-        Also return what the batch counts in a window, None without one and for a sum. The loss may
-        read weights, such as a temperature. It may also leave out penalties.
+        The loss may read weights, such as a temperature. It may also leave out penalties.
         """
         step, model = self.step, self.step.model
         x, y, sample_weight = unpack_x_y_sample_weight(data)
@@ -293,17 +276,15 @@ class TwoPasses:
         def objective(arrays):
             y_pred, penalties = self.outputs.pack(arrays, masks)
             overridden = attribute(model, "_losses_override", penalties)
-            with step.weighed(), overridden, attribute(model, "call", _refuse_call):
+            with overridden, attribute(model, "call", _refuse_call):
                 loss = model._compute_loss(x, y, y_pred, sample_weight, training=True)
             return step.optimizer.scale_loss(loss), (loss, y_pred)
 
         of_loss, by_arrays, (loss, y_pred) = step.compute_gradients(objective, arrays)
         step.track_loss(loss, rows)
         step.track_metrics(y, y_pred, sample_weight)
-        weight = None if step.weighing is None else step.weighing.withdraw()
-        self.is_sum = weight is OF_SUM
         count = self.outputs.count
-        return of_loss, by_arrays[:count], by_arrays[count:], None if self.is_sum else weight
+        return of_loss, by_arrays[:count], by_arrays[count:]
 
     def _differentiate_outputs(self, data, by_outputs, expected, by_penalties, share):
         """Return a slice's gradients, from those by its outputs and by all slices' penalties."""

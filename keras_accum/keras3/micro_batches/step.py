@@ -1,13 +1,9 @@
 """A train step in slices: the code for all backends."""
 
-import contextlib
-
 import keras
 from keras import ops
 
-from keras_accum.engine.optimizers import list_accumulating
 from keras_accum.engine.parts import scalar_dtype, sum_dtype
-from keras_accum.fit.weighing import Weighing
 from keras_accum.host import warn_once
 from keras_accum.keras3.generators import make_generator
 from keras_accum.keras3.micro_batches.halving import Halving
@@ -26,7 +22,8 @@ _SEVERAL = (
 _TWICE = "MicroBatches: {}. So the loss is computed for the whole batch, in a second forward pass."
 _BY_SAMPLES = (
     "MicroBatches: {0}. The whole batch would need a second forward pass, which can't be used "
-    "here, so slices count by their samples, and your results may differ. The reason: {1}"
+    "here, so slices count by their samples, and your results may differ. If each value of the "
+    "loss is of one sample, write MicroBatches(loss='sample'). The reason: {1}"
 )
 
 
@@ -39,9 +36,9 @@ class StepInSlices(Halving):
     is_first: True until a training's first batch.
     in_slices: True if any step has used slices.
     runs_eagerly: returns True if Python sees the values in a step.
-    tried: metrics already tried on samples in this training.
     of_slices: names of metrics that layers update with values of a slice, such as its mean.
     is_settled: True once one pass was enough for a batch in this training.
+    train_whole: the model's own train step, for a batch that is one slice.
     """
 
     compiles_itself = False
@@ -68,14 +65,10 @@ class StepInSlices(Halving):
 
     def begin_training(self):
         """Start a training, or raise an error if the model can't be trained in slices."""
-        self.is_first, self.tried, self.optimizer = True, [], self.model.optimizer
-        self.is_settled, self.of_slices, self.weighing = False, set(), None
+        self.is_first, self.optimizer = True, self.model.optimizer
+        self.is_settled, self.of_slices = False, set()
         self.two_passes.agrees = False
-        ours = list_accumulating(self.model)
-        if ours:
-            self.weighing = Weighing(self.host, self.model, None)
-        optimizer = ours[0] if ours else None
-        self.reader = LossReader(self.host, self.model, optimizer, self.totals_dtype)
+        self.reader = LossReader(self.host, self.model, None, self.totals_dtype)
         if self.searches and self.devices() > 1:
             raise ValueError(_SEVERAL.format(self.devices()))
         if self.loss == "batch":
@@ -89,29 +82,14 @@ class StepInSlices(Halving):
         self.build(data)
         is_whole = self.is_one_slice(rows)
         if not self.model.trainable_weights or (is_whole and not self.searches):
-            return self.run_whole(data)
+            return self.train_whole(data)
         count = self.count_in_graph(data) if rows is None else rows
-        self.apply(
-            self._differentiate_whole(data, count) if is_whole else self.gradients(data, count)
-        )
+        if is_whole:
+            gradients, _ = self.one_pass.differentiate(data, count)
+        else:
+            gradients = self.gradients(data, count)
+        self.apply(gradients)
         return self.model.get_metrics_result()
-
-    def run_whole(self, *arguments):
-        """Run the model's own train step on a batch that is one slice."""
-        with self.weighed():
-            return self.train_whole(*arguments)
-
-    def _differentiate_whole(self, data, count):
-        with self.weighed():
-            return self.one_pass.differentiate(data, count)[0]
-
-    @contextlib.contextmanager
-    def weighed(self):
-        """Scope in which `compute_loss` weighs the batch for optimizers that accumulate."""
-        with contextlib.ExitStack() as scope:
-            if self.weighing is not None:
-                self.weighing.install(scope)
-            yield
 
     def end(self):
         """End a training, or raise an error if a step failed that had returned already."""
@@ -178,7 +156,7 @@ class StepInSlices(Halving):
         return add_up(data, rows)
 
     def finish(self, sums, rows):
-        """Return a batch's gradients, and give what they count to optimizers that accumulate."""
+        """Return a batch's gradients."""
         passes = self.two_passes if self.loss == "batch" else self.one_pass
         pairs = zip(passes.finish(*sums, rows), self.model.trainable_weights)
         return [g if g is None else ops.cast(g, weight.dtype) for g, weight in pairs]
@@ -239,7 +217,7 @@ class StepInSlices(Halving):
         weights = self.model.trainable_weights
         types = [sum_dtype(keras.backend.standardize_dtype(w.dtype)) for w in weights]
         zeros = [ops.zeros(w.shape, dtype) for w, dtype in zip(weights, types)]
-        return zeros, ops.zeros(3, self.totals_dtype)
+        return zeros, ops.zeros(2, self.totals_dtype)
 
     def sum_slices(self, phase, data, rows, *shared):
         """Return the sums of gradients and of totals that `phase` adds with `add`."""
