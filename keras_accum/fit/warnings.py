@@ -36,10 +36,10 @@ _ENDLESS = (
     "step, or give `fit` the callback ApplyPartialWindow."
 )
 _KEEPS = (
-    "Layers keep values from one call to the next, such as the statistics of batch normalization: "
-    "{}. They move once per micro-batch or slice, so your results differ from the big batch. Use "
-    "GroupNormalization or LayerNormalization, or freeze the layers, a module of PyTorch by "
-    "`eval()`. `compare_with_big_batch` shows the difference."
+    "Layers keep values from one call to the next, such as the statistics of batch normalization "
+    "or the states of `stateful=True`: {}. They move once per micro-batch or slice, so your "
+    "results differ from the big batch. Use GroupNormalization or LayerNormalization, or freeze "
+    "the layers, a module of PyTorch by `eval()`. `compare_with_big_batch` shows the difference."
 )
 _METRICS = (
     "Layers update metrics with values of a slice, such as its mean: {}. These metrics may differ "
@@ -93,8 +93,7 @@ class Training:
             of_keras = getattr(optimizer, "gradient_accumulation_steps", None)
             if options.is_stock and options.accum_iters is ONE and not of_keras:
                 warn_once(optimizer, _STOCK, type(optimizer).__name__)
-        layers = self._host.list_layers(self._model)
-        self._kept = [(layer, self._read_kept(layer)) for layer in layers]
+        self._kept = self._read_kept()
 
     @_without_errors
     def end_batch(self, batch, logs=None):
@@ -102,12 +101,16 @@ class Training:
         self._batches, in_slices = batch + 1, any(c.in_slices for c in self._slices)
         if in_slices == self._in_slices:
             return
-        self._in_slices, compiled = in_slices, self._callbacks.model.optimizer  # JAX syncs
+        compiled = self._callbacks.model.optimizer  # JAX syncs
         names = [name for callback in self._slices for name in callback.metrics_of_slices]
         if names:
             warn_once(compiled, _METRICS, ", ".join(names))
+        before, self._kept = self._kept, self._read_kept()
+        if [len(old) for _, old in before] == [len(new) for _, new in self._kept]:
+            self._in_slices = in_slices  # else, look again: this batch has built layers
         # Layers called with training=False don't move their averages.
-        moved = [layer.name for layer, old in self._kept if _differ(self._read_kept(layer), old)]
+        pairs = zip(before, self._kept)
+        moved = [layer.name for (layer, old), (_, new) in pairs if _differ(old, new)]
         owners = [o for o in self._optimizers if o._accumulation.counts().length > 1]
         for owner in ([compiled] if in_slices else owners) if moved else ():
             warn_once(owner, _KEEPS, ", ".join(moved))
@@ -149,8 +152,11 @@ class Training:
                 warn_once(optimizer, _NO_WHOLE_WINDOW, had, now.length)
         self._look_at_wrapper()  # a callback may have set an attribute
 
-    def _read_kept(self, layer):
-        """Return the values a layer's calls may change, other than its random state."""
+    def _read_kept(self):
+        """Return (layer, values that its calls may change, without its random state) for each."""
+        return [(layer, self._read(layer)) for layer in self._host.list_layers(self._model)]
+
+    def _read(self, layer):
         kept = self._host.list_kept(layer)
         small = [v for v in kept if np.prod(np.shape(v), dtype="float64") <= _SMALL]
         # Copies, because JAX reuses the arrays' memory.

@@ -21,6 +21,10 @@ _OWN_GRADIENTS = (
     + table.BY_FUNCTION
     + ". If they are sums, give reduction='sum'. Received: reduction={1!r}"
 )
+_UNCALLED = (
+    "The model's own `train_step` calls no `compute_loss`, so the function given to "
+    "MicroBatchWeights isn't called. Leave the callback out, and " + table.BY_CALL + "."
+)
 
 
 class WeighMicroBatches(InTrainFunction):
@@ -173,18 +177,23 @@ class Weighing:
 
     def around(self, train_step):
         """Return the train step; a model's own weighs by samples if it calls no `compute_loss`."""
-        counts_samples = self._reader.has_own_step and self._weight is None
+        has_own_step, calls_weight = self._reader.has_own_step, self._weight is not None
 
         def step(*arguments):
             with self.in_step() as current:
-                rows = self._reader.find_rows_of_step(arguments[-1]) if counts_samples else None
+                rows = None
+                if has_own_step and not calls_weight:
+                    rows = self._reader.find_rows_of_step(arguments[-1])
                 if rows is None:
-                    return train_step(*arguments)
+                    result = train_step(*arguments)
+                    if has_own_step and calls_weight and not current.is_given:
+                        raise ValueError(_UNCALLED)
+                    return result
                 current.samples = self._reader.count_samples(rows)
                 with self._tap.scope() as terms:
                     result = train_step(*arguments)
                     if current.samples_are_taken:
-                        loss = self._reader.describe(terms, rows, table.OWN_STEP)
+                        loss = self._reader.describe(terms, rows, own=table.OWN_STEP)
                         self.note_problems(loss.decide())
                 return result
 
@@ -201,9 +210,8 @@ class Weighing:
             step.terms = terms
             loss = self._compute_loss(*arguments, **keywords)
             step.terms = list(terms)
-        rows = self._reader.find_rows(*batch)
-        inputs = self._reader.find_rows(batch[0])
-        described = self._reader.describe(step.terms, rows, inputs=inputs)
+        rows, inputs = self._reader.find_rows(*batch), self._reader.find_rows(batch[0])
+        described = self._reader.describe(step.terms, rows if inputs is None else inputs)
         decision = described.decide()
         self.note_problems(decision)
         if self._weight is None:

@@ -49,7 +49,13 @@ class Host:
 
     def list_kept(self, layer):
         """Return the values that a layer's calls may change, without its random state."""
-        return getattr(layer, "_non_trainable_variables", ())
+        return [*getattr(layer, "_non_trainable_variables", ()), *self.list_states(layer)]
+
+    def list_states(self, layer):
+        """Return what a stateful recurrent layer carries from batch to batch."""
+        is_stateful = isinstance(layer, self.keras.layers.RNN) and layer.stateful
+        states = self.flatten(layer.states) if is_stateful else []
+        return [state for state in states if state is not None]  # None before `build`
 
     def list_buffers(self, model):
         """Return the values in a model that are no variables of its Keras."""

@@ -81,7 +81,7 @@ class _Host(Host):
         return [buffer for module in modules for buffer in module.buffers(recurse=False)]
 
     def list_kept(self, layer):
-        kept = list(super().list_kept(layer))
+        kept = super().list_kept(layer)
         for module in torch_modules(layer):
             kept += module.buffers(recurse=False)
             if normalizes_batches(module) and module.running_mean is None:

@@ -22,11 +22,10 @@ class LossReader:
         self.own_loss = table.OWN_LOSS if "compute_loss" in own else ""
         self.has_own_step = "train_step" in own
 
-    def describe(self, terms, rows=None, own=None, inputs=None):
+    def describe(self, terms, inputs=None, own=None):
         """Return the Loss of these terms.
 
-        rows: an array with a row for each sample, None if unknown.
-        inputs: the first array of x, if its rows may not be samples.
+        inputs: the first array of x, over whose rows layers take means; None if unknown.
         own: what put the loss together, if not `own_loss`.
         """
         host, model = self._host, self._model
@@ -36,8 +35,7 @@ class LossReader:
         has_sum = any(added) or any(term.loss.reduction == "sum" for term in terms)
         return table.Loss(
             terms,
-            _count_rows(rows),
-            _count_rows(rows if inputs is None else inputs),
+            next(iter(read_shape(inputs)), None),
             adds=bool(added),
             adds_sums=any(added),
             adds_means=not all(added),
@@ -98,7 +96,3 @@ class LossReader:
         ops = self._host.ops
         return ops.where(ops.not_equal(divisor, 0), divisor, self._host.least_weight)
 
-
-def _count_rows(array):
-    """Return an array's number of rows, None if a graph doesn't know it."""
-    return next(iter(read_shape(array)), None)

@@ -33,9 +33,11 @@ _ADDED_SUM = (
     "aren't sums. Give `add_loss` their mean."
 )
 _UNREADABLE = (
-    "`fit` can't read what {} is divided by, and the loss {!r} {}. If the whole loss is divided by "
-    "one number, {}."
+    "`fit` can't read {}, and takes it for a mean over samples{}. If it is divided by another "
+    "number, {}.{}"
 )
+_BESIDE = ", but the loss {!r} {}"
+_IF_COMPARES = " If it is a sum, or compares samples: "
 _OF_USER = (
     "`fit` can't read what the loss {!r} is divided by: it {}. If it is a mean over samples, "
     f"return a value for each. If it is divided by another number, {BY_FUNCTION}. If it compares "
@@ -75,8 +77,7 @@ class Loss(NamedTuple):
     """A model's loss, as one call of `compute_loss` shows it.
 
     terms: a Term for each call of a compiled loss.
-    rows: the number of samples, None if a graph doesn't know it.
-    inputs: the number of rows of x, over which layers take means; None likewise.
+    inputs: the number of rows of x, over which layers take means; None if a graph doesn't know it.
     adds: True if layers add losses, such as activity penalties.
     adds_sums, adds_means: True if some of them have several values, of which Keras takes the sum,
         or one value.
@@ -87,7 +88,6 @@ class Loss(NamedTuple):
     """
 
     terms: Sequence
-    rows: Any = None
     inputs: Any = None
     adds: bool = False
     adds_sums: bool = False
@@ -107,67 +107,58 @@ class Loss(NamedTuple):
             if self.own or beside or self.adds_means or self.is_penalized:
                 return _by_samples(_ADDED_SUM)
             return Decision(Way.AS_SUM)
-        if self.own or not divisors or Divisor.UNKNOWN in divisors:
-            return self._decide_unreadable(divisors)
+        if self.own:
+            return _by_samples(self._explain_own(divisors))
+        unread = [term for term in self.terms if term.divisor is Divisor.UNKNOWN and term.obstacle]
+        if unread:
+            return _by_samples(_OF_USER.format(unread[0].name, unread[0].obstacle))
         if Divisor.NOTHING in divisors:
             if {*divisors} == {Divisor.NOTHING} and not (self.adds or self.is_penalized):
                 return Decision(Way.AS_SUM)
             name, _ = self._find(divisors, Divisor.NOTHING)
             return _by_samples(_SUM_BESIDE.format(name, self.remedy))
+        if not divisors or Divisor.UNKNOWN in divisors:  # by Keras's rules, means over samples
+            if {*divisors} <= {Divisor.UNKNOWN, Divisor.SAMPLES}:
+                return Decision(Way.BY_SAMPLES, strict_problem=self._explain_strict(divisors))
+            return _by_samples(self._explain_several(divisors))
         if len(divisors) == 1 and not self.adds:
             return Decision(Way.BY_DIVISOR)
         keys, problem = [term.key for term in self.terms], self._explain_several(divisors)
         if all(isinstance(key, int) for key in keys):
-            sizes = self._list_sizes(keys, self.terms, [self.inputs] * self.adds)
-            return Decision(Way.BY_DIVISOR, None, None, sizes, problem)
+            return Decision(Way.BY_DIVISOR, None, None, self._list_sizes(keys), problem)
         if len({*keys}) == 1 and not self.adds:
             return Decision(Way.BY_DIVISOR)
         return _by_samples(problem)
 
-    def _decide_unreadable(self, divisors):
-        """Decide for a loss that isn't divided as a whole, as far as Keras tells."""
-        pairs = list(zip(self.terms, divisors))
-        what, varying = self.own, [(name, divisor.value) for name, divisor in self.kept]
-        if not self.own:
-            unknown = [term.name for term, divisor in pairs if divisor is Divisor.UNKNOWN]
-            what = f"the loss {unknown[0]!r}" if unknown else "the model's loss"
-        for term, divisor in pairs:
-            if divisor is Divisor.UNKNOWN and term.obstacle:
-                if not self.own:
-                    return _by_samples(_OF_USER.format(term.name, term.obstacle))
-                varying.append((term.name, term.obstacle))
-            elif divisor is Divisor.NOTHING or term.depends_on_data:
-                varying.append((term.name, divisor.value))
-        if varying:
-            return _by_samples(self._explain_unreadable(what, *varying[0]))
-        is_strict = not self.own or not divisors or Divisor.UNKNOWN in divisors
-        is_strict = is_strict and self.own != OWN_STEP  # where the optimizer asks for `weigh`
-        received = ", ".join(map(_describe, self.terms)) or "no compiled loss"
-        strict = _STRICT.format(what, received) if is_strict else None
-        means = [term for term, divisor in pairs if divisor is not Divisor.UNKNOWN]
-        keys = [term.key for term in means]
-        if not means:
-            return Decision(Way.BY_SAMPLES, strict_problem=strict)
-        unequal = self._explain_unreadable(what, means[0].name, Divisor.VALUES.value)
-        if not all(isinstance(key, int) for key in keys):  # a graph that doesn't know the lengths
-            return _by_samples(unequal)
-        sizes = self._list_sizes(keys, means, [self.rows])
-        return Decision(Way.BY_SAMPLES, None, strict, sizes, unequal)
+    def _explain_own(self, divisors):
+        """Return the problem with a loss that the model's own code puts together."""
+        known = [(name, divisor.value) for name, divisor in self.kept]
+        for term, divisor in zip(self.terms, divisors):
+            if divisor is not Divisor.SAMPLES:
+                known.append((term.name, term.obstacle or divisor.value))
+        beside = _BESIDE.format(*known[0]) if known else ""
+        if self.own == OWN_STEP:
+            return _UNREADABLE.format(self.own, beside, BY_CALL, "")
+        return _UNREADABLE.format(self.own, beside, BY_FUNCTION, _IF_COMPARES + _IN_SLICES)
 
-    def _explain_unreadable(self, what, name, why):
-        remedy = BY_CALL if self.own == OWN_STEP else BY_FUNCTION
-        return _UNREADABLE.format(what, name, why, remedy)
+    def _explain_strict(self, divisors):
+        """Return why `reduction="weighted"` can't know the divisor."""
+        unknown = [term.name for term, d in zip(self.terms, divisors) if d is Divisor.UNKNOWN]
+        what = f"the loss {unknown[0]!r}" if unknown else "the model's loss"
+        received = ", ".join(map(_describe, self.terms)) or "no compiled loss"
+        return _STRICT.format(what, received)
 
     def _find(self, divisors, divisor):
         """Return the name of the first term with this divisor, and the words for the divisor."""
         return self.terms[divisors.index(divisor)].name, divisor.value
 
-    def _list_sizes(self, keys, terms, rows):
-        """Return the numbers of values in terms and of rows.
+    def _list_sizes(self, keys):
+        """Return the numbers of values in each term, and of rows if layers add losses.
 
         If a graph doesn't know one of them, the numbers are those per sample.
         """
-        sizes = [*(term.size for term in terms), *rows]
+        rows = [self.inputs] * self.adds
+        sizes = [*(term.size for term in self.terms), *rows]
         return [*keys, *[1] * len(rows)] if None in sizes else sizes
 
     def _explain_several(self, divisors):

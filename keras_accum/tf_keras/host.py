@@ -62,7 +62,7 @@ class _Host(Host):
         return any(layer._callable_losses for layer in self.list_layers(model) if layer.trainable)
 
     def list_kept(self, layer):
-        return layer._non_trainable_weights
+        return [*layer._non_trainable_weights, *self.list_states(layer)]
 
     def waits_for_steps(self, model):
         servers = tf.distribute.experimental.ParameterServerStrategy

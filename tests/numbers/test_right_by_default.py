@@ -50,7 +50,7 @@ WHY = {
     "several": "divided by different numbers",
     "both": "divided by different numbers",
     "added": "Layers add losses, such as activity penalties",
-    "unread": "can't read what",
+    "unread": "can't read",
     "number": "returns one number",
     "call": "has a `__call__` of its own",
     "needs": "needs the weight of each micro-batch",
@@ -137,15 +137,15 @@ TABLE = """
   two_kinds -         -        -        fit            short   exact         mean       exact
   two_kinds -         -        -        fit            lengths first:several mean       no:several
   two_kinds masking   -        -        fit            even    says:several  mean       no:several
-* samples   -         -        -        compute_loss   short   exact         mean       exact
-  elements  -         -        -        compute_loss   short   exact         mean       exact
+* samples   -         -        -        compute_loss   short   says:unread   mean       no:unread
+  elements  -         -        -        compute_loss   short   says:unread   mean       no:unread
   elements  -         -        -        compute_loss   lengths says:lengths  mean       no:lengths
   elements  masking   -        -        compute_loss   short   says:masks    mean       no:masks
   ignored   -         -        -        compute_loss   short   says:masks    mean       no:masks
   sum       -         -        -        compute_loss   short   says:sum      mean       no:sum
   scalar    -         -        -        compute_loss   short   says:number   mean       no:number
-  samples   -         -        -        own_words      short   exact         mean       no:unread
-  samples   -         -        -        own_losses     short   exact         mean       no:unread
+  samples   -         -        -        own_words      short   says:unread   mean       no:unread
+  samples   -         -        -        own_losses     short   says:unread   mean       no:unread
   ignored   -         -        -        own_losses     short   says:masks    mean       no:masks
   sum       -         -        -        own_losses     short   says:sum      mean       no:sum
 * samples   -         -        -        train_step     short   exact         mean       exact

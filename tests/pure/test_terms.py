@@ -33,11 +33,9 @@ sum_, unknown, compares = term("nothing"), term("unknown"), term("compares")
 one_number = term("unknown", obstacle="returns one number")
 other = term("unmasked", ("b",), masked=True, name="other")
 BY, AS_SUM, SAMPLES = Way.BY_DIVISOR, Way.AS_SUM, Way.BY_SAMPLES
-SIX = {"rows": 6}
-OWN_SIX = {"own": OWN_LOSS, **SIX}
-ADDS = {"adds": True, "adds_means": True, **SIX, "inputs": 7}
-ADDS_SUMS = {"adds": True, "adds_sums": True, **SIX}
-UNKNOWN = None
+OWN = {"own": OWN_LOSS}
+ADDS = {"adds": True, "adds_means": True, "inputs": 7}
+ADDS_SUMS = {"adds": True, "adds_sums": True}
 BOTH = object()  # the problem of "weighted" is the same
 
 # Terms, and what else is known of a loss; the way; the problem, and that of "weighted"; numbers
@@ -56,7 +54,6 @@ DECISIONS = [
     ([mean, compares], {"own": OWN_LOSS}, SAMPLES, "isn't a mean over samples", BOTH),
     # several means: their numbers of values, where they are known
     ([mean, values], {}, BY, None, None, [6, 18], "Several losses.*of values .6, 1., .*6, 3"),
-    ([mean, values], SIX, BY, None, None, [6, 18], "Several losses"),
     ([mean, term("values", 3, None)], {}, BY, None, None, [1, 3], "Several losses"),
     ([mean, masked], {}, SAMPLES, "Several losses", BOTH),
     ([masked, masked], {}, BY, None, None),
@@ -64,7 +61,7 @@ DECISIONS = [
     # beside losses that layers add, which are means over samples
     ([mean], ADDS, BY, None, None, [6, 7], "Layers add losses"),
     ([values], ADDS, BY, None, None, [18, 7], "Layers add.* mean over values"),
-    ([values], {**ADDS, "inputs": UNKNOWN}, BY, None, None, [3, 1], "Layers add losses"),
+    ([values], {**ADDS, "inputs": None}, BY, None, None, [3, 1], "Layers add losses"),
     ([masked], {"adds": True}, SAMPLES, "Layers add.*aren't masked", BOTH),
     ([mean, values], ADDS, BY, None, None, [6, 18, 7], "Layers add losses"),
     # or sums, of several values each
@@ -76,23 +73,23 @@ DECISIONS = [
     # what `fit` can't read
     ([], {}, SAMPLES, None, "the model's loss is divided by.*no compiled loss"),
     ([unknown], {}, SAMPLES, None, "the loss 'it' is divided.*MicroBatchWeights"),
-    ([unknown, mean], SIX, SAMPLES, None, "the loss 'it' is divided", [6, 6], "mean over values"),
-    ([unknown, values], SIX, SAMPLES, None, "'it' is divided", [18, 6], "mean over values"),
-    ([unknown, masked], {}, SAMPLES, "loss 'it' is divided.*aren't masked", BOTH),
-    ([unknown, sum_], {}, SAMPLES, "the loss 'it' is a sum", BOTH),
+    ([unknown, mean], {}, SAMPLES, None, "the loss 'it' is divided"),
+    ([unknown, values], {}, SAMPLES, "Several losses", BOTH),
+    ([unknown, masked], {}, SAMPLES, "Several losses", BOTH),
+    ([unknown, sum_], {}, SAMPLES, "The loss 'it' is a sum beside", BOTH),
     ([one_number], {}, SAMPLES, "it returns one number.*a value for each", BOTH),
-    ([mean, one_number], SIX, SAMPLES, "it returns one number.*MicroBatchWeights", BOTH),
-    ([one_number], OWN_SIX, SAMPLES, "own `compute_loss` is divided.*returns one number", BOTH),
-    ([mean], OWN_SIX, SAMPLES, None, None, [6, 6], "compute_loss.*MicroBatchWeights"),
-    ([unknown], {"own": OWN_LOSS}, SAMPLES, None, "own `compute_loss` is divided"),
-    ([], {"own": OWN_LOSS}, SAMPLES, None, "own `compute_loss` is divided"),
-    ([], {"own": OWN_STEP}, SAMPLES, None, None),
-    ([unknown], {"own": OWN_STEP}, SAMPLES, None, None),
-    ([masked], {"own": OWN_STEP}, SAMPLES, "own `train_step` is divided.*optimizer.weigh", BOTH),
-    ([mean, values], OWN_SIX, SAMPLES, None, None, [6, 18, 6], "mean over values"),
-    ([mean, term("values", ("id",), None)], {"own": OWN_LOSS}, SAMPLES, "is a mean over", BOTH),
-    ([mean], {**ADDS_SUMS, "own": OWN_LOSS}, SAMPLES, "Give `add_loss` their mean", BOTH),
-    ([], {"own": OWN_LOSS, "kept": [("kept", Divisor.NOTHING)]}, SAMPLES, "'kept' is a sum", BOTH),
+    ([mean, one_number], {}, SAMPLES, "it returns one number.*MicroBatchWeights", BOTH),
+    ([sum_, one_number], {}, SAMPLES, "it returns one number", BOTH),
+    # the model's own code may do anything with the losses that it calls
+    ([mean], OWN, SAMPLES, "own `compute_loss`, and takes it for a mean over samples. If", BOTH),
+    ([], OWN, SAMPLES, "own `compute_loss`.*MicroBatchWeights.*compares.*MicroBatches", BOTH),
+    ([one_number], OWN, SAMPLES, "own `compute_loss`.*but the loss 'it' returns one number", BOTH),
+    ([mean, values], OWN, SAMPLES, "mean over samples, but the loss 'it' is a mean over", BOTH),
+    ([sum_], OWN, SAMPLES, "but the loss 'it' is a sum", BOTH),
+    ([mean], {**ADDS_SUMS, **OWN}, SAMPLES, "Give `add_loss` their mean", BOTH),
+    ([], {**OWN, "kept": [("kept", Divisor.NOTHING)]}, SAMPLES, "'kept' is a sum", BOTH),
+    ([], {"own": OWN_STEP}, SAMPLES, "own `train_step`, and takes.*optimizer.weigh", BOTH),
+    ([masked], {"own": OWN_STEP}, SAMPLES, "'it' is divided.*aren't masked.*weigh", BOTH),
 ]
 
 
