@@ -7,7 +7,6 @@ this list.
 
 import contextlib
 import functools
-from itertools import compress
 from typing import NamedTuple
 
 import numpy as np
@@ -86,7 +85,7 @@ class WindowUpdate:
         """Return the gradients for the stock optimizer."""
         if self._accumulation.options.window_transforms:
             return transform(self._accumulation, self._sums, totals, variables, steps)
-        return self._sums.averages(totals, variables, steps)
+        return self._sums.averages(totals, steps)
 
     def _keep(self, step, totals, variables):
         """Write what remains in the accumulators, after the update."""
@@ -193,7 +192,7 @@ class Accumulation:
         factor = ops.where(weight > LEAST, values.cast(weight, before.dtype), one)
         factor = ops.where(are_unweighed, factor, one)
         total = ops.where(are_unweighed, position * factor, before)
-        sums = list(compress(self.store.sums, self.store.are_summed(self.store.variables)))
+        sums = self.store.sums
         scaled = values.scale_all(list(map(values.value, sums)), factor)
         self.replicas.on_each(sums, lambda _, target, value: target.assign(value), scaled)
         self.replicas.across(lambda total: self.update.assign(window.weight, total), total)

@@ -3,7 +3,6 @@
 No Keras is imported here.
 """
 
-from itertools import compress
 from typing import Any, NamedTuple, Sequence
 
 from keras_accum.engine.parts import fits
@@ -43,10 +42,7 @@ def apply_weight(accumulation, weight, gradients, variables):
         ops = values.ops
         weight = ops.where(_is_finite(weight), weight, ops.ones_like(weight))
     gradients = sums.as_summed(gradients, variables)
-    summed = accumulation.store.are_summed(variables)
-    scaled = iter(values.scale_all(list(compress(gradients, summed)), factor))
-    scaled = [next(scaled) if is_summed else g for g, is_summed in zip(gradients, summed)]
-    return MicroBatch(scaled, variables, weight)
+    return MicroBatch(values.scale_all(gradients, factor), variables, weight)
 
 
 def drop_bad(accumulation, batch):
@@ -54,8 +50,7 @@ def drop_bad(accumulation, batch):
     values, options, gradients = accumulation.values, accumulation.options, batch.gradients
     counted = (values.all_finite if options.skip_nonfinite else values.one_when_computed)(gradients)
     if options.skip_norm is not None:
-        summed = compress(gradients, accumulation.store.are_summed(batch.variables))
-        norm = values.norm(list(summed))
+        norm = values.norm(gradients)
         if batch.weight is not None and batch.factor == 1:
             norm = norm / _size(values, batch.weight, norm.dtype)
         if callable(options.skip_norm):
@@ -82,24 +77,17 @@ def transform(accumulation, sums, totals, variables, steps):
 
     The functions get averages in every micro-batch, never the zeros of an open window.
     """
-    averages = sums.averages(totals, variables, list(map(unconditional, steps)))
-    summed = accumulation.store.are_summed(variables)
-    gradients = list(compress(averages, summed))
+    averages = gradients = sums.averages(totals, list(map(unconditional, steps)))
     for function in accumulation.options.window_transforms:
-        of_sums = list(compress(variables, summed))
-        gradients = list(function(list(gradients), of_sums))
-        if len(gradients) != len(of_sums) or not all(map(fits, gradients, of_sums)):
+        gradients = list(function(list(gradients), list(variables)))
+        if len(gradients) != len(variables) or not all(map(fits, gradients, variables)):
             received = ", ".join(str(None if g is None else g.shape) for g in gradients)
-            shapes = ", ".join(str(variable.shape) for variable in of_sums)
+            shapes = ", ".join(str(variable.shape) for variable in variables)
             raise ValueError(
                 "A function of `window_transforms` must return one gradient for each variable, in "
                 "the order of the variables and of the same shapes. Received from "
                 f"{function}: the shapes {received}, for gradients of the shapes {shapes}"
             )
-    gradients = iter(gradients)
     values = accumulation.values
-    averages = [
-        values.cast(next(gradients), average.dtype) if is_summed else average
-        for average, is_summed in zip(averages, summed)
-    ]
-    return values.mask(averages, [step.switch for step in steps])
+    cast = [values.cast(new, average.dtype) for new, average in zip(gradients, averages)]
+    return values.mask(cast, [step.switch for step in steps])

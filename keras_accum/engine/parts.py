@@ -295,16 +295,6 @@ class Store(abc.ABC):
         """Return the layers that a layer or model has itself, not those inside of them."""
         return layer._flatten_layers(recursive=False, include_self=False)
 
-    def is_summed(self, variable):
-        """Return False if a gradient is the variable's next value: a window keeps their maximum."""
-        return True
-
-    def are_summed(self, variables):
-        """Return `is_summed` for each variable."""
-        if variables is self.variables and self.sums:
-            return self._are_summed
-        return list(map(self.is_summed, variables))
-
     def has_all(self, variables):
         """Return True for the model's variables, all and in their order."""
         known = self.variables
@@ -339,7 +329,6 @@ class Store(abc.ABC):
     def create_sums(self):
         """Create an accumulator for each variable, and return them."""
         self.sums = list(map(self.add_sum, self.variables))
-        self._are_summed = list(map(self.is_summed, self.variables))
         self._sum_by_key = dict(zip(map(self.key, self.variables), self.sums))
         return self.sums
 

@@ -31,24 +31,11 @@ class Sums:
         gradients = self._fit(batch.gradients, totals)
         if step.is_update:
             return batch  # not with gradients in another dtype, which would take memory until then
-        summed = self.store.are_summed(batch.variables)
-        if not all(summed):
-            self._keep_largest(*_choose([not one for one in summed], totals, gradients))
-            totals, gradients = _choose(summed, totals, gradients)
         return values.add_each(self.replicas, totals, gradients, batch.factor)  # the last write
 
     def _fit(self, gradients, totals):
         """Return gradients in the dtypes and shapes of their sums, or raise an error."""
         return self.values.shape_each(self.values.cast_each(gradients, totals), totals)
-
-    def _keep_largest(self, totals, gradients):
-        """Keep the maximum, as Keras's own accumulation does for the scales of float8."""
-        values = self.values
-
-        def write(total, target, gradient):
-            return target.assign(values.ops.maximum(values.value(target), gradient))
-
-        self.replicas.on_each(totals, write, gradients)
 
     def totals(self, variables, batch=None):
         """Return the gradient sums for an update, with the micro-batch that `add` returned.
@@ -61,31 +48,22 @@ class Sums:
         of_batch, rest = self.store.list_sums(batch.variables), sums[len(batch.variables) :]
         gradients = list(map(values.dense, self._fit(batch.gradients, of_batch)))
         totals = values.plus_each(of_batch, gradients, batch.factor)
-        for index, is_summed in enumerate(self.store.are_summed(batch.variables)):
-            if not is_summed:
-                old = values.value(of_batch[index])
-                totals[index] = values.ops.maximum(old, gradients[index])
         return totals + values.copies(rest) if rest else totals
 
-    def averages(self, totals, variables, steps):
+    def averages(self, totals, steps):
         """Return the gradients for an update: scaled sums, or zeros inside a window.
 
-        `steps` has one for each variable.
+        `steps` has one for each total.
         """
-        averages, groups = list(totals), []  # of equal steps and dtypes, which are neighbours
-        for index, is_summed in enumerate(self.store.are_summed(variables)):
-            if is_summed:
-                step, dtype = steps[index], totals[index].dtype
-                if not (groups and groups[-1][0] is step and groups[-1][1] == dtype):
-                    groups.append((step, dtype, []))
-                groups[-1][2].append(index)
+        groups = []  # of equal steps and dtypes, which are neighbours
+        for step, total in zip(steps, totals):
+            if not (groups and groups[-1][0] is step and groups[-1][1] == total.dtype):
+                groups.append((step, total.dtype, []))
+            groups[-1][2].append(total)
         # Without a window, the totals are gradients, which belong to the caller.
         multiply = self.values.scale_copies if self.store.sums else self.values.scale_all
-        for step, dtype, indices in groups:
-            scaled = multiply([totals[index] for index in indices], self._scale(step, dtype))
-            for index, average in zip(indices, scaled):
-                averages[index] = average
-        return averages
+        scaled = [multiply(group, self._scale(step, dtype)) for step, dtype, group in groups]
+        return list(itertools.chain(*scaled))
 
     def _scale(self, step, dtype):
         """Return the factor for sums of a dtype: a number if Python knows it."""
@@ -108,8 +86,3 @@ class Sums:
             return by_variable[id(variable)].assign(values.remainder(total, hold, target))
 
         self.replicas.on_each(variables, write, totals, holds)
-
-
-def _choose(chosen, *lists):
-    """Return from each list the items that are chosen."""
-    return [list(itertools.compress(items, chosen)) for items in lists]

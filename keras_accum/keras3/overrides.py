@@ -103,6 +103,8 @@ class Overrides(Convertible):
         accumulation.state.check_loader()
         # Somebody may have set the attribute since.
         self._check_one_accumulation(self.gradient_accumulation_steps)
+        if not self._is_stock:
+            _refuse_float8(variables)
         try:
             with store.build_scope(variables) as has_values, accumulation.building(variables):
                 self._exclude_by_place(variables)
@@ -167,7 +169,7 @@ class Overrides(Convertible):
                 warn(f"Gradients do not exist for {', '.join(missing)} in this micro-batch.")
             grads, variables = map(list, zip(*pairs))
         if self.loss_scale_factor is not None:  # sums are unscaled: the factor may change
-            grads = _unscale(grads, store.are_summed(variables), self.loss_scale_factor)
+            grads = [_unscale(gradient, self.loss_scale_factor) for gradient in grads]
         accumulation.micro_batch(grads, variables)
         return None
 
@@ -241,14 +243,21 @@ class Overrides(Convertible):
             average.assign(ops.copy(average))
 
 
-def _unscale(gradients, are_summed, factor):
-    """Return gradients of a loss that was multiplied by a factor, in the dtypes of their sums."""
+def _unscale(gradient, factor):
+    """Return the gradient of a loss that was multiplied by a factor, in the dtype of its sum."""
+    dtype = sum_dtype(keras.backend.standardize_dtype(gradient.dtype))
+    return ops.divide(ops.cast(gradient, dtype), factor)
 
-    def unscale(gradient):
-        dtype = sum_dtype(keras.backend.standardize_dtype(gradient.dtype))
-        return ops.divide(ops.cast(gradient, dtype), factor)
 
-    return [unscale(g) if is_summed else g for g, is_summed in zip(gradients, are_summed)]
+def _refuse_float8(variables):
+    """Raise a ValueError for variables whose "gradient" is their next value."""
+    scales = [v for v in variables if getattr(v, "overwrite_with_gradient", False)]
+    if scales:
+        raise ValueError(
+            "Layers in float8 have scales that follow each batch, and a window has no sum of "
+            "them. Train float8 layers with a stock optimizer, or quantize the model after the "
+            f"training. Received: {scales[0].path}, and {len(scales) - 1} more"
+        )
 
 
 def _check_at_once(load_weights):

@@ -95,4 +95,3 @@ class LossReader:
             return divisor or self._host.least_weight
         ops = self._host.ops
         return ops.where(ops.not_equal(divisor, 0), divisor, self._host.least_weight)
-

@@ -7,7 +7,7 @@ from collections import namedtuple
 import hosts
 import numpy as np
 import pytest
-from cases import once_by_torch, thorough
+from cases import once_by_torch, own_code, thorough
 from compared import (
     LENGTH,
     PAIR,
@@ -288,6 +288,7 @@ class Gan(keras.Model):
         return {"loss": loss}
 
 
+@own_code
 @pytest.mark.skipif(hosts.BACKEND == "jax", reason="`fit` has the state of one optimizer there")
 @pytest.mark.parametrize("is_built", [False, pytest.param(True, marks=thorough)])
 def test_optimizers_in_attributes_are_compared_and_put_back(is_built):

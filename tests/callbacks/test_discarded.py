@@ -29,14 +29,17 @@ LEFT = 2  # micro-batches in the window that is left open, after a whole one
 
 
 class Stop(keras.callbacks.Callback):
-    """Interrupts a training after a micro-batch of the first epoch."""
+    """Interrupts a training after a micro-batch of an epoch, by default of the first."""
 
-    def __init__(self, error=KeyboardInterrupt):
+    def __init__(self, error=KeyboardInterrupt, epoch=0, batches=LENGTH + LEFT):
         super().__init__()
-        self.error = error
+        self.error, self.epochs, self.batches = error, epoch + 1, batches
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.epochs -= 1
 
     def on_train_batch_end(self, batch, logs=None):
-        if batch + 1 == LENGTH + LEFT:
+        if not self.epochs and batch + 1 == self.batches:
             raise self.error
 
 
@@ -78,6 +81,59 @@ def test_the_next_fit_discards_it(error, reduction):
     assert said(model) == 1
     assert said(model) == 0
     fit(reference, BIG, epochs=2)
+    assert_same(model, reference)
+
+
+@needs_hook
+def test_in_a_later_epoch():
+    """Each epoch's end closes windows, and so does a callback of the user's."""
+
+    class Closes(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if batch == 0:
+                self.model.optimizer.apply_partial_window()
+
+    model, reference = compiled(dense_model(), adam()), stock_model()
+    with pytest.raises(KeyboardInterrupt):
+        fit(model, MICRO, callbacks=[Closes(), Stop(epoch=1, batches=1 + LENGTH + LEFT)])
+    assert (model.optimizer.completed_updates, model.optimizer.window_position) == (6, LEFT)
+    assert said(model) == 1
+    ends = [MICRO, MICRO + BIG, MICRO + 2 * BIG, len(data()[0])]
+    for ends_of_epoch in (ends, ends[:2]):
+        for start, end in zip([0, *ends_of_epoch], ends_of_epoch):
+            reference.train_on_batch(*(array[start:end] for array in data()))
+    fit(reference, BIG, epochs=1)
+    assert_same(model, reference)
+
+
+@needs_hook
+def test_the_epoch_begins_again():
+    """By `initial_epoch`, if it was interrupted in its first window."""
+    model, reference = compiled(dense_model(), adam()), stock_model()
+    with pytest.raises(KeyboardInterrupt):
+        fit(model, MICRO, callbacks=[Stop(epoch=1, batches=LEFT)])
+    with pytest.warns(UserWarning, match="are discarded"):
+        fit(model, MICRO, initial_epoch=1)
+    fit(reference, BIG)
+    assert_same(model, reference)
+
+
+@needs_hook
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_single_samples_continue_in_larger_micro_batches(epoch):
+    """Each of the window's samples has counted as one."""
+    model, reference = compiled(dense_model(), adam()), stock_model()
+    with pytest.raises(KeyboardInterrupt):
+        fit(model, 1, callbacks=[Stop(epoch=epoch)])
+    position = model.optimizer.position_in_data(len(data()[0]), 1)
+    assert position == (epoch, LENGTH + LEFT)
+    assert said(model, arrays=[array[LENGTH + LEFT :] for array in data()]) == 0
+    if epoch:
+        fit(reference, LENGTH, epochs=epoch)
+    windows = [LENGTH, LENGTH + LEFT + (LENGTH - LEFT) * MICRO]
+    windows += [*range(windows[-1] + BIG, len(data()[0]), BIG), len(data()[0])]
+    for start, end in zip([0, *windows], windows):
+        reference.train_on_batch(*(array[start:end] for array in data()))
     assert_same(model, reference)
 
 

@@ -23,7 +23,7 @@ SIZE, LENGTH = 4, 3
 layers, close = keras.layers, hosts.accum.ApplyPartialWindow
 
 STOCK = "SGDAccumulate(accum_iters=5), or give accum_iters=1 if you mean it"
-BATCHES = "such as the statistics of batch normalization: normalizes"
+BATCHES = "or the states of `stateful=True`: normalizes"
 MODULES = "a module of PyTorch by `eval()`"
 METRIC = "update metrics with values of a slice"
 OF_WINDOWS = "Layers keep values", "update metrics", "divided by", "is a mean over", "is a sum"
@@ -95,6 +95,18 @@ def batch_norm(**arguments):
     # With a name that shows in the warning, and without variables that train.
     settings = {"name": "normalizes", "center": False, "scale": False, **arguments}
     return normalized(layers.BatchNormalization, **settings)
+
+
+def unbuilt():
+    """Keras 2 builds it in its first batch, whose moments can't show that values have moved."""
+    model = keras.Sequential([layers.Dense(4), layers.BatchNormalization(name="normalizes")])
+    model.add(layers.Dense(2))
+    return model
+
+
+def stateful():
+    x = layers.Input(batch_shape=(SIZE, 3, 1))
+    return keras.Model(x, layers.Dense(2)(layers.LSTM(2, stateful=True, name="normalizes")(x)))
 
 
 class Measuring(layers.Layer):
@@ -169,10 +181,13 @@ ROWS = {
     "batch normalization": (BATCHES, batch_norm(), WHOLE, {}, {}),
     "batch normalization, sum": (BATCHES, batch_norm(), WHOLE, {"reduction": "sum"}, {}),
     "frozen": (None, batch_norm(trainable=False), WHOLE, {}, {}),
+    "built in the first batch": (BATCHES, unbuilt, WHOLE, {}, {}),
     "inference": (None, normalized(Inference), WHOLE, {}, {}),
     "other normalization": (None, normalized(layers.LayerNormalization), WHOLE, {}, {}),
     "batches without windows": (None, batch_norm(), WHOLE, {"accum_iters": 1}, {}),
 }
+if not hosts.IS_TORCH:  # where Keras's own training fails
+    ROWS["states"] = BATCHES, stateful, [WHOLE[0][..., None], WHOLE[1]], {}, {}
 if hosts.IS_KERAS3:
     slices = {"callbacks": [hosts.accum.MicroBatches(2)]}
     of_batch = {"callbacks": [hosts.accum.MicroBatches(2, loss="batch")]}
@@ -217,14 +232,19 @@ def over(rows, also_on_tensorflow):
     ]
 
 
-KINDS = "a short micro-batch", "batch normalization"
+KINDS = "a short micro-batch", "batch normalization", "states"
 
 
 @pytest.mark.parametrize("row", over(ROWS, KINDS))
 def test_what_is_said_once(row):
     """Batch normalization, values that layers keep, and metrics of layers."""
     expected, build, data, options, arguments = row
-    model = eager(build(), sgd(**options))
+    optimizer = sgd(**options)
+    model = build()
+    if model.built:
+        model = eager(model, optimizer)
+    else:
+        model.compile(optimizer, "mse", run_eagerly=True)
     found = said(model, data, **arguments)
     assert len(found) == bool(expected) and (expected or "") in "".join(found)
     assert said(model, data, **arguments) == []

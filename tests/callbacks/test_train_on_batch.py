@@ -5,7 +5,7 @@ import warnings
 import hosts
 import numpy as np
 import pytest
-from cases import once_by_torch, quick_once, skip_file_on_keras2, thorough
+from cases import once_by_torch, own_code, quick_once, skip_file_on_keras2, thorough
 from hosts import keras
 from training import (
     LENGTH,
@@ -73,6 +73,7 @@ class OwnLoss(keras.Model):
         return super().compute_loss(*arguments, **keywords)
 
 
+@own_code
 def test_a_graph_that_is_traced_again():
     """It counts samples in the second trace alone, in which TensorFlow makes no variables."""
     model, reference = (

@@ -104,6 +104,8 @@ def quick_except(backend):
     return pytest.mark.quick_by(*sorted(hosts))
 
 
+# For a loss that is a mean over samples, which `fit` can't know of a model's own code.
+own_code = pytest.mark.filterwarnings("ignore:keras_accum. `fit` can't read the .*model's own")
 # Tests of code that has nothing to do with a host. They run on Keras 3 with JAX alone.
 once = pytest.mark.once
 # Tests of code that has nothing to do with a backend. They run on every Keras, and on Keras 3 with
