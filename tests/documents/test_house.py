@@ -1,4 +1,4 @@
-"""The page that walks through the code, `keras_accum/README.md`, and the parts."""
+"""The pages about the code, `keras_accum/README.md` and CONTRIBUTING.md, and the parts."""
 
 import ast
 import re
@@ -32,7 +32,8 @@ def test_the_classes_before_the_stock_one():
     ours = [cls for cls in bases if cls.__module__.startswith("keras_accum.")]
     assert list(bases[: len(ours)]) == ours
     page = (hosts.PROJECT / "keras_accum" / "README.md").read_text("utf-8")
-    (of_jax, *others) = re.findall(r"^\| `(\w+)` \|", page.split("Each file imports")[0], re.M)
+    (table,) = re.findall(r"^\| class \|.*?\n\n", page, re.M | re.S)
+    (of_jax, *others) = re.findall(r"^\| `(\w+)` \|", table, re.M)
     assert [cls.__name__ for cls in ours][-len(others) :] == others == [*dict.fromkeys(others)]
     assert of_jax == "JaxOverrides" and all(cls.__name__.endswith("Overrides") for cls in ours[:-3])
 
@@ -77,12 +78,13 @@ def names_by_owner():
 
 
 @pytest.mark.once
-def test_the_page_names_members_that_exist():
-    page = (hosts.PROJECT / "keras_accum" / "README.md").read_text("utf-8")
+def test_the_pages_name_members_that_exist():
+    pages = "keras_accum/README.md", "CONTRIBUTING.md"
+    page = "".join((hosts.PROJECT / name).read_text("utf-8") for name in pages)
     pairs = set(re.findall(r"`(\w+)\.(\w+)`", page))
-    files = {f"{name}.{end}" for name, end in pairs if end in ("py", "md")}
+    files = {f"{name}.{end}" for name, end in pairs if end in ("py", "md", "yml")}
     files |= {*re.findall(r"`(\w+/\w+\.py)`", page)}
-    assert len(files) > 5 and len(pairs) > 30
+    assert len(files) > 3 and len(pairs) > 30
     for file in files:
         assert [*hosts.PROJECT.glob(file), *(hosts.PROJECT / "keras_accum").rglob(file)], file
     owners = names_by_owner()

@@ -217,14 +217,14 @@ def test_a_config_of_keras_2():
 
 
 @pytest.mark.skipif(hosts.keras.__name__ != "tf_keras", reason="needs two versions of Keras")
-def test_a_callback_of_another_keras():
+def test_objects_of_another_keras():
+    """The error of an optimizer is Keras's own, with the module that ours is from."""
     other = pytest.importorskip("keras_accum.keras3")
     model = compiled(dense_model(), hosts.ours("Adam", accum_iters=2))
     said = "is for models of keras.* of tf_keras"
     with pytest.raises(TypeError, match=said):
         fit(model, 2, callbacks=[other.ApplyPartialWindow()])
-    said = "<keras_accum.keras3.*Adam.*>, for.*`from keras_accum.tf_keras import AdamAccumulate`"
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match="identifier: <keras_accum.keras3.*AdamAccumulate"):
         dense_model().compile(other.AdamAccumulate(accum_iters=2), "mse")
 
 
@@ -243,10 +243,10 @@ def test_an_object_that_is_no_model():
 
 
 def test_what_is_printed(capsys):
-    """The line for the wrong Keras is in Keras's own errors alone."""
     optimizer = hosts.ours("Adam", accum_iters=5)
     print(optimizer)
-    assert [capsys.readouterr().out.strip(), f"{optimizer}"] == [repr(optimizer)] * 2
+    assert capsys.readouterr().out.strip() == repr(optimizer)
+    assert "AdamAccumulate learning_rate=0.001 accum_iters=5" in repr(optimizer)
 
 
 @once_on_keras3
