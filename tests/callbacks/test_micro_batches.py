@@ -526,8 +526,8 @@ def clipped():
     return hosts.stock("SGD", learning_rate=0.1, momentum=0.9, global_clipnorm=0.1)
 
 
-def accumulating_adam():
-    return hosts.ours("Adam", learning_rate=0.01, accum_iters=1)
+def accumulating_adam(accum_iters=1):
+    return hosts.ours("Adam", learning_rate=0.01, accum_iters=accum_iters)
 
 
 class Tenth(keras.optimizers.SGD):
@@ -836,7 +836,15 @@ def adding():
     return sequential(AddsValues())
 
 
+def adding_up(cls):
+    """An optimizer that adds up batches by Keras's own means, in a MultiOptimizer if there is."""
+    optimizer = cls(0.01, gradient_accumulation_steps=2)
+    several = getattr(keras.optimizers, "MultiOptimizer", None)
+    return optimizer if several is None else several(lambda variable: optimizer)
+
+
 # Arguments of the callback, a case, and the optimizer.
+PLAIN = sequential, (X, Y), {}, {}
 OF_BATCH = {"loss": "batch"}
 REFUSED = {
     "the stateful layer state": ({}, (stateful, (X, Y), {}, {})),
@@ -854,6 +862,8 @@ REFUSED = {
     "several values given to `add_loss`": ({}, (adding, (X, Y), {}, {})),
     "of several values given to `add_loss`": (OF_BATCH, (adding, (X, Y), {}, {})),
     "an output of shape": (OF_BATCH, (scaled, (X, {"out": Y}), {}, {"loss": {"out": "mse"}})),
+    "AdamAccumulate, which adds up batches.* Leave": ({}, PLAIN, lambda: accumulating_adam(2)),
+    "SGD, which adds up batches.* or compile": ({}, PLAIN, lambda: adding_up(keras.optimizers.SGD)),
     '"auto" and steps_per_execution=2': ({"size": "auto"}, CASES.get("two steps in one call")),
 }  # fmt: skip
 

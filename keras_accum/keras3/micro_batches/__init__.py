@@ -169,7 +169,8 @@ class MicroBatches(InTrainFunction):
     def _check_optimizer(self, optimizer):
         """Accept any optimizer but one that adds up batches, Keras's or ours."""
         adding = [o for o in list_accumulating(self.model) if o._accumulation.options.accumulates]
-        adding += [optimizer] if getattr(optimizer, "gradient_accumulation_steps", None) else []
+        parts = optimizer, *getattr(optimizer, "optimizers", ())  # of a MultiOptimizer
+        adding += [o for o in parts if getattr(o, "gradient_accumulation_steps", None)]
         self._refuse({type(one).__name__: True for one in adding}, _LEAVE_OUT)
 
     def _check_model(self):
