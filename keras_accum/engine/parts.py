@@ -93,6 +93,10 @@ class Values(abc.ABC):
         value = self.value(counter)
         return value if self.is_traced() else np.asarray(value)[()]
 
+    def read_scalar(self, variable):
+        """Read a scalar. Python knows its value if it needn't wait for it."""
+        return self.value(variable)
+
     @abc.abstractmethod
     def add_in_place(self, variable, value):
         """Add to a variable, and return the operation in a graph of TensorFlow 1."""

@@ -68,7 +68,7 @@ class Sums:
     def _scale(self, step, dtype):
         """Return the factor for sums of a dtype: a number if Python knows it."""
         if is_known(step.divisor) and is_known(step.switch):
-            return scale(np, step, self.options, lambda value: value)
+            return scale(np, step, self.options, float)  # in full precision, for float64
         ops = self.values.ops_of(step.divisor)
         return scale(ops, step, self.options, lambda value: self.values.cast(value, dtype))
 

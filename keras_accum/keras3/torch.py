@@ -8,6 +8,7 @@ Python waits for the device whenever it reads a value from it. Inside a window t
 read, except with `skip_nonfinite`, `skip_norm`, a tensor in `close_window`, or a schedule.
 """
 
+import math
 import numbers
 from typing import NamedTuple
 
@@ -18,7 +19,7 @@ from keras import ops
 
 from keras_accum.engine.parts import Parts, Replicas, scalar_dtype
 from keras_accum.engine.window import is_known
-from keras_accum.host import check_members
+from keras_accum.host import check_members, import_private
 from keras_accum.keras3 import overrides
 from keras_accum.keras3.store import Keras3Store
 from keras_accum.keras3.update import Keras3Update
@@ -27,6 +28,7 @@ from keras_accum.keras3.values import Keras3Values
 # The member of Keras's own class overridden here, beside those in `overrides`.
 OF_KERAS = ("_backend_update_step",)
 check_members(keras, keras.optimizers.Optimizer, OF_KERAS)
+in_stateless_scope = import_private(keras, "keras.src.backend", "in_stateless_scope")
 # Private members of PyTorch: one call for all tensors.
 OF_TORCH = "_foreach_add", "_foreach_add_", "_foreach_mul_", "_foreach_norm", "_foreach_zero_"
 OF_UTILITIES = "_flatten_dense_tensors", "_unflatten_dense_tensors"
@@ -51,10 +53,17 @@ class SumTensors(NamedTuple):
 
 
 class TorchValues(Keras3Values):
-    """PyTorch's mathematics for the engine."""
+    """PyTorch's mathematics for the engine.
+
+    is_plain: True in a step in which no trace and no scope replaces the values of variables.
+    """
 
     restores_checkpoints = False
     _of_model = SumTensors(None, [], [], [])  # of all sums, or those of the last call
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.is_plain = False  # here, because a compiled step depends on which attributes exist
 
     def ops_of(self, value):
         return super().ops_of(value) if is_known(value) or self.is_traced() else torch
@@ -64,19 +73,27 @@ class TorchValues(Keras3Values):
         return ["torch.compile"] if self.is_traced() else []
 
     def is_traced(self):
-        return torch.compiler.is_compiling()
+        return not self.is_plain and torch.compiler.is_compiling()
+
+    def value(self, variable):
+        return variable._value if self.is_plain else variable.value  # which takes microseconds
 
     def read_counter(self, counter):
         value = self.value(counter)
-        return value if self.is_traced() else value.cpu().numpy()[()]
+        if self.is_traced():
+            return value
+        return value.cpu().numpy() if counter.shape else value.item()
+
+    def read_scalar(self, variable):
+        value = self.value(variable)
+        return value if self.is_traced() or value.device.type != "cpu" else value.item()
 
     def all_finite(self, gradients):
         if self.is_traced():
             return super().all_finite(gradients)
-        if _have_norms(gradients):
-            are_finite = torch.isfinite(torch.stack(torch._foreach_norm(gradients, float("inf"))))
-        else:
-            are_finite = torch.stack([torch.isfinite(gradient).all() for gradient in gradients])
+        if _have_norms(gradients):  # the largest of the norms is NaN if one of them is
+            return int(torch.stack(torch._foreach_norm(gradients, math.inf)).max() < math.inf)
+        are_finite = torch.stack([torch.isfinite(gradient).all() for gradient in gradients])
         return self.count_if(are_finite.all())
 
     def norm(self, tensors):
@@ -93,8 +110,7 @@ class TorchValues(Keras3Values):
         is_there = isinstance(value, torch.Tensor) and value.device.type != "cpu"
         if self.is_traced() or is_there:  # reading it would wait
             return self.cast(value, dtype)
-        dtype = keras.backend.standardize_dtype(dtype)
-        return np.asarray(value.item() if isinstance(value, torch.Tensor) else value, dtype)[()]
+        return np.dtype(dtype).type(value.item() if isinstance(value, torch.Tensor) else value)
 
     def times(self, value, factor):
         # `ops.where` would copy the 0.0 to the device.
@@ -120,7 +136,7 @@ class TorchValues(Keras3Values):
             return _read_tensors(totals)
         # Keras replaces all of them or none: on another device, or in a stateless scope.
         known = self._of_model
-        if totals is not known.variables or totals[0].value is not known.tensors[0]:
+        if totals is not known.variables or self.value(totals[0]) is not known.tensors[0]:
             known = self._of_model = _read_tensors(totals)
         return known
 
@@ -221,10 +237,10 @@ class TorchUpdate(Keras3Update):
     def assign(self, variable, value):
         if self.values.is_traced():
             super().assign(variable, value)
-        elif is_known(value) and np.ndim(value) == 0:
-            variable.value.fill_(value.item() if isinstance(value, np.generic) else value)
+        elif isinstance(value, (int, float, np.generic)):
+            self.values.value(variable).fill_(float(value))
         else:  # Keras would send a counter to the device and back
-            variable.value.copy_(torch.as_tensor(value))
+            self.values.value(variable).copy_(torch.as_tensor(value))
 
     def branch(self, step, update):
         raise ValueError(
@@ -247,7 +263,12 @@ class TorchOverrides(overrides.Overrides):
 
     @torch.no_grad()
     def apply(self, grads, trainable_variables=None):
-        return super().apply(grads, trainable_variables)
+        values = self._accumulation.values
+        values.is_plain = not (values.is_traced() or in_stateless_scope())
+        try:
+            return super().apply(grads, trainable_variables)
+        finally:
+            values.is_plain = False
 
     def _backend_update_step(self, grads, trainable_variables, learning_rate):
         if self._accumulation.update.is_updating and not self._accumulation.store.has_like_sums:

@@ -195,6 +195,52 @@ def test_data_types(of_sums, of_gradients):
     assert kinds == {torch.float32}
 
 
+@pytest.mark.parametrize("options", [{}, {"reduction": "mean"}, {"reduction": "weighted"}])
+def test_float64_under_float32(options):
+    """Averages of float64 gradients are exact, also where Keras's own numbers are float32."""
+    found, wanted = variables("float64"), variables("float64")
+    gradients = [[g.double() for g in each] for each in draw(3)]
+    ours = hosts.ours("SGD", learning_rate=0.5, accum_iters=3, **options)
+    weights = [1.0, 2.0, 4.0] if "weighted" in options.values() else [1.0, 1.0, 1.0]
+    for weight, each in zip(weights, gradients):
+        if weights[1] != 1:
+            ours.weigh(weight)
+        ours.apply(each, found)
+    averages = [sum(w * g for w, g in zip(weights, row)) / sum(weights) for row in zip(*gradients)]
+    hosts.stock("SGD", learning_rate=0.5).apply(averages, wanted)
+    assert_near(values(found), values(wanted), tolerance=1e-14)
+
+
+MAPPED = {
+    "all": lambda v, ours: True,
+    "all but iterations": lambda v, ours: v is not ours.iterations,
+    "sums": lambda v, ours: "accumulator" in v.path,
+    "counters": lambda v, ours: "window" in v.path and not v.shape,
+    "no variable": lambda v, ours: False,
+}
+
+
+@pytest.mark.parametrize("is_mapped", MAPPED.values(), ids=MAPPED)
+def test_a_scope_with_some_of_the_variables(is_mapped):
+    """Those in a StatelessScope have its values, the others have their own."""
+    plain, found = variables(), variables()
+    alone, ours = (
+        hosts.ours("Adam", learning_rate=0.1, accum_iters=2, name="same") for _ in range(2)
+    )
+    alone.build(plain), ours.build(found)
+    mapped = [v for v in [*ours.variables, *found] if is_mapped(v, ours)]
+    before = values(mapped)
+    with keras.StatelessScope([(v, v.value.detach().clone()) for v in mapped]):
+        for each in draw(5):
+            alone.apply(each, plain)
+            ours.apply(each, found)
+            pairs = zip([*ours.variables, *found], [*alone.variables, *plain])
+            for variable, other in pairs:
+                np.testing.assert_array_equal(hosts.array(variable), hosts.array(other))
+            for variable, value in zip(mapped, before):
+                np.testing.assert_array_equal(hosts.array(variable._value), value)
+
+
 def test_all_kinds_in_one_window():
     """A part of the variables, in another order, and all of them."""
     found = [*variables(), keras.Variable(1.0)]
