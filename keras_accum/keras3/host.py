@@ -40,7 +40,7 @@ class _Host(Host):
         def replace(item, function):
             return item._replace(loss=function(item.loss))
 
-        check_members(keras, model, ["_compile_loss"])
+        check_members(keras, model, ["_compile_loss", "_losses_override"])
         return model._compile_loss, "_flat_losses", replace
 
     def list_loss_weights(self, container):
@@ -63,8 +63,11 @@ class _Host(Host):
         return keras.losses.Loss(reduction="sum", dtype=dtype)
 
     def list_added_losses(self, model):
-        losses = model.losses  # penalties on weights come last
-        return losses[: len(losses) - len(_list_penalized(model))]
+        if model._losses_override or type(model).losses is not keras.Model.losses:
+            losses = model.losses  # penalties on weights come last
+            return losses[: len(losses) - len(_list_penalized(model))]
+        # Keras would compute all penalties for `model.losses`.
+        return [loss for layer in self.list_layers(model) for loss in layer._get_own_losses()]
 
     def has_penalties(self, model):
         return bool(_list_penalized(model))
@@ -94,5 +97,6 @@ class _Host(Host):
 
 
 HOST = _Host()
-check_members(keras, keras.Model, ["_flatten_layers"])  # called in `fit` and in comparisons
+# Called in `fit` and in comparisons.
+check_members(keras, keras.Model, ["_flatten_layers", "_get_own_losses", "losses"])
 check_members(keras, keras.losses.MeanSquaredError(), ["_fn_kwargs"])  # has the axis of a loss

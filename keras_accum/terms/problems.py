@@ -45,11 +45,9 @@ class Problems:
     def check_sums(self):
         """Note terms that `reduction="sum"` would count too often."""
         model, host, has_own_code = self._model, self._host, self._has_own_code
-        adds = len(host.list_added_losses(model)) > 0
-        if not (has_own_code or adds):
-            return
         for optimizer in self._optimizers:
             if optimizer.reduction == "sum":
+                adds = len(host.list_added_losses(model)) > 0
                 text = repeated.describe(model, optimizer, host, has_own_code, adds)
                 if text:
                     self._notes.append((optimizer, text))

@@ -203,3 +203,48 @@ def test_ragged_targets(eager):
         model.fit(data.batch(size), epochs=2, verbose=0)
         found.append(dict(enumerate(model.get_weights())))
     assert_equal(*found)
+
+
+class Counted(keras.regularizers.L2 if hosts.IS_KERAS3 else object):
+    """A penalty that counts its calls."""
+
+    calls = 0
+
+    def __call__(self, weight):
+        self.calls += 1
+        return super().__call__(weight)
+
+
+class OwnLosses(keras.Model):
+    """A model whose own `losses` Keras reads."""
+
+    @property
+    def losses(self):
+        return [2.0 * loss for loss in super().losses]
+
+
+@pytest.mark.skipif(not hosts.IS_KERAS3, reason="about the lists of Keras 3")
+@pytest.mark.parametrize("kind", ["plain", "frozen", "added after compile", "shared", "its own"])
+def test_added_losses_are_those_of_keras(kind):
+    """They come without the penalties on weights, which take a micro-batch's time to compute."""
+    from keras_accum.keras3.host import HOST
+
+    penalized = Counted(0.5)
+    dense = layers.Dense(3, activity_regularizer="l2", kernel_regularizer=penalized)
+    shared = [dense, dense] if kind == "shared" else [dense]
+    model = keras.Sequential([keras.Input((3,)), *shared, Mean()])
+    model.compile(hosts.ours("SGD", accum_iters=2), "mse")
+    if kind == "its own":
+        model = OwnLosses(model.inputs[0], model.outputs[0])
+    elif kind == "added after compile":
+        model.add(Mean(is_sum=True))
+    elif kind == "frozen":
+        dense.trainable = False
+    model(np.ones((SIZE, 3), hosts.FLOATX))
+    before = penalized.calls
+    found = list(map(HOST.read, HOST.list_added_losses(model)))
+    assert kind == "its own" or penalized.calls == before
+    of_keras = list(map(HOST.read, model.losses))
+    expected = of_keras if kind == "frozen" else of_keras[:-1]
+    assert found == expected
+    assert len(expected) == {"plain": 2, "frozen": 2, "its own": 2}.get(kind, 3)

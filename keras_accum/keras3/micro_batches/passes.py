@@ -244,10 +244,8 @@ class TwoPasses:
         """Return a slice's outputs, masks and penalties."""
         with watching_layers(self.step, count):
             y_pred = self.step.call(unpack_x_y_sample_weight(data)[0])
-        if not self.agrees:  # once, because Keras computes all penalties for the list
-            added = self.step.host.list_added_losses(self.step.model)
-            if any(map(read_shape, added)):
-                raise ValueError(_ADDED_SUM)
+        if any(map(read_shape, self.step.host.list_added_losses(self.step.model))):
+            raise ValueError(_ADDED_SUM)
         return (), self.outputs.flatten(y_pred, self._list_penalties(count / rows), count)
 
     def add(self, carry, data, by_penalties, count, rows):
