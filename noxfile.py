@@ -401,9 +401,11 @@ def package(session):
         session.run(python, *install, *needs, external=True, silent=True)
         session.run(python, *pytest, *SECOND_TIER, tests, env=settings, external=True)
     # This form of pyright brings its own Node.js.
-    session.install("basedpyright==1.40.2")
+    session.install("basedpyright==1.40.2", "mypy==2.4.1")
     with_keras = python_of(session, "keras3_jax")
     session.run("basedpyright", "--pythonpath", with_keras, "package/typed_uses.py")
+    mypy = "mypy", "--warn-unused-ignores", "--disable-error-code=import-untyped"  # Keras's own
+    session.run(*mypy, f"--python-executable={with_keras}", "package/typed_uses.py")
 
 
 @nox.session(venv_backend="none")

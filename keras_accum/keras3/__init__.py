@@ -4,6 +4,7 @@
 `store` and `update` are parts of its engine, and `tensorflow`, `jax` and `torch` adapt them.
 `micro_batches` has the callback `MicroBatches`.
 """
+# ruff: noqa: F405 -- `__all__` has the names of imports by *
 
 from typing import TYPE_CHECKING
 
@@ -40,19 +41,35 @@ MicroBatches = HOST.callback(micro_batches.MicroBatches)
 MicroBatchWeights = HOST.callback(micro_batch_weights.MicroBatchWeights)
 OnUpdates = HOST.callback(on_updates.OnUpdates)
 
-__all__ = [  # written out for type checkers; the tests compare it with `WHERE`
+__all__ = [  # literals for type checkers; test_project.py compares them with `WHERE`
     "AccumulationMonitor",
     "AccumulationSchedule",
     "AccumulationWarning",
+    "AdadeltaAccumulate",
+    "AdafactorAccumulate",
+    "AdagradAccumulate",
+    "AdamAccumulate",
+    "AdamaxAccumulate",
+    "AdamWAccumulate",
+    "AMSGradAccumulate",
     "ApplyPartialWindow",
     "Comparison",
+    "FtrlAccumulate",
+    "LambAccumulate",
+    "LionAccumulate",
     "MicroBatches",
     "MicroBatchWeights",
+    "MuonAccumulate",
+    "NadamAccumulate",
     "OnUpdates",
+    "RMSpropAccumulate",
+    "SGDAccumulate",
     "StateError",
+    "accumulating",
     "compare_with_big_batch",
 ]
-__all__ += optimizers.__all__
+if hasattr(optimizers, "ScheduleFreeAdamWAccumulate"):  # newer than Keras 3.10
+    __all__ += ["ScheduleFreeAdamWAccumulate"]
 if not TYPE_CHECKING:  # with it, checkers would accept any name
     __getattr__ = where_else(__name__)
 

@@ -46,10 +46,12 @@ def test_it_is_short():
     assert len(README.split()) <= 900
 
 
-def test_a_type_checker_knows_everything_in_the_first_script():
-    """`typed_uses.py` has its lines, and no complaint about them."""
+def test_type_checkers_know_every_line_of_python():
+    """`typed_uses.py` has the script and the imports, and no complaint about them."""
     uses = (hosts.TESTS / "package" / "typed_uses.py").read_text("utf-8").splitlines()
-    assert {*filter(None, OURS.splitlines())} <= {*uses}
+    imports = re.findall(r"`(from keras_accum\S* import \w+)`", README)
+    assert len({*imports}) == 3
+    assert {*filter(None, OURS.splitlines()), *imports} <= {line.strip() for line in uses}
 
 
 @once

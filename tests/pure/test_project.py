@@ -4,6 +4,8 @@ import ast
 import re
 from pathlib import Path
 
+import pytest
+
 import keras_accum
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -29,6 +31,25 @@ def test_one_place_has_the_url_of_the_repository():
     assert [name for name in texts if url and url in texts[name]] == ["setup.py"] * bool(url)
     placeholder = re.compile(r"\bexample\.(invalid|com|org)\b|\bOWNER/")
     assert [name for name in texts if placeholder.search(texts[name])] == []
+
+
+# What `WHERE` says of the names in the `__all__` of each Keras's module.
+IN_ALL = {
+    "keras2": ("every Keras",),
+    "tf_keras": ("every Keras", "Keras 3 and tf_keras", "Keras 3, and tf_keras since"),
+    "keras3": ("every Keras", "Keras 3"),
+}
+
+
+@pytest.mark.parametrize("module", IN_ALL)
+def test_the_public_names_are_literals(module):
+    """Type checkers understand no others: mypy finds no `AdamAccumulate` in computed lists."""
+    nodes = [*ast.walk(ast.parse(read(f"keras_accum/{module}/__init__.py")))]
+    lists = [n for n in nodes if isinstance(n, (ast.Assign, ast.AugAssign))]
+    lists = [n for n in lists if "__all__" in ast.unparse(getattr(n, "targets", [n])[0])]
+    names = [name for node in lists for name in ast.literal_eval(node.value)]
+    where = keras_accum.WHERE.items()
+    assert sorted(names) == sorted(n for n, text in where if text.startswith(IN_ALL[module]))
 
 
 def test_the_workflows_run_sessions_that_exist():
