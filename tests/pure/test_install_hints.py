@@ -49,22 +49,43 @@ def test_tensorflow_before_2_8(monkeypatch):
         host.import_keras_2()
 
 
-def test_keras_without_its_backend(monkeypatch):
+@pytest.mark.parametrize("asked, given", [("tensorflow", ""), ("torch", "torch"), ("jx", "jx")])
+def test_keras_without_its_backend(asked, given, monkeypatch):
+    """Missing or misspelt: the error says which one was asked for, and which are installed."""
+
     def fail(name):
-        raise ModuleNotFoundError("No module named 'tensorflow'", name="tensorflow")
+        if asked == "jx":
+            raise ValueError(f"Unable to import backend : {asked}")
+        raise ModuleNotFoundError(f"No module named {asked!r}", name=asked)
+
+    monkeypatch.setenv("TF_USE_LEGACY_KERAS", "0")
+    monkeypatch.setenv("KERAS_BACKEND", given)
+    monkeypatch.setattr(importlib, "import_module", fail)
+    line = "set the environment variable KERAS_BACKEND=jax"
+    for other, said in ("jax", f"jax. Before you import Keras, {line}."), ("", "none. Install one"):
+        monkeypatch.setattr(importlib.util, "find_spec", ["keras", other].__contains__)
+        with pytest.raises(ImportError, match=f"backend '{asked}'.*Installed: {said}"):
+            host.module_name()
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("of Keras"), ModuleNotFoundError("rich", name="rich")]
+)
+def test_another_error_in_an_import_of_keras(error, monkeypatch):
+    def fail(name):
+        raise error
 
     monkeypatch.setenv("TF_USE_LEGACY_KERAS", "0")
     monkeypatch.setattr(importlib, "import_module", fail)
-    for other, said in (("torch", "KERAS_BACKEND=torch"), ("", "No module named 'tensorf")):
-        monkeypatch.setattr(importlib.util, "find_spec", ["keras", other].__contains__)
-        with pytest.raises(ImportError, match=said):
-            host.module_name()
+    monkeypatch.setattr(importlib.util, "find_spec", ["keras", "jax"].__contains__)
+    with pytest.raises(type(error), match=str(error)):
+        host.module_name()
 
 
 def test_a_backend_that_cannot_train(monkeypatch):
     backend = module("keras.backend", "3.15.0", backend=lambda: "numpy")
     monkeypatch.setitem(sys.modules, "keras", module("keras", "3.15.0", backend=backend))
-    with pytest.raises(ImportError, match="backend numpy.*KERAS_BACKEND to tensorflow or jax or"):
+    with pytest.raises(ImportError, match="backend numpy.*KERAS_BACKEND=tensorflow or jax or"):
         host.import_keras("keras3")
 
 
