@@ -1,10 +1,11 @@
 """Errors for calls by mistake, with the remedy. No Keras is imported here."""
 
 import itertools
+import numbers
 
 from keras_accum.engine.models import list_models
 from keras_accum.host import is_of_keras
-from keras_accum.schedule import is_count
+from keras_accum.schedule import read_count
 
 # Stock arguments with these words in their names never take integers above 1; clips not even 1.
 _SMALL = "clip", "decay", "epsilon", "name"
@@ -15,7 +16,8 @@ def check_positions(cls, args):
     places = [p for p in cls._signature.parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
     for place, value in itertools.zip_longest(places, args):
         least = 1 if place is not None and "clip" in place.name else 2
-        if is_count(value, least) and (place is None or _is_small(cls, place)):
+        is_count = isinstance(value, numbers.Integral) and read_count(value, least)
+        if is_count and (place is None or _is_small(cls, place)):
             given = value if place is None else f"{place.name}={value}"
             raise ValueError(
                 f"`{given}` by position: did you mean `accum_iters={value}`? If not, give the "

@@ -15,11 +15,7 @@ class PositionInData(NamedTuple):
 
 def find_position(accumulation, samples, batch_size, ends_with_epoch):
     """Return the PositionInData, as `Accumulating.position_in_data` describes it."""
-    for name, value in (("samples", samples), ("batch_size", batch_size)):
-        if not schedule.is_count(value, 1):
-            raise schedule.refusal(value)(
-                f"`{name}` must be an integer >= 1 and below 2**31. Received: {name}={value!r}"
-            )
+    samples, batch_size = _read("samples", samples), _read("batch_size", batch_size)
     if ends_with_epoch is None:
         ends_with_epoch = accumulation.options.ends_with_epoch
     batches = -(-samples // batch_size)
@@ -39,6 +35,15 @@ def find_position(accumulation, samples, batch_size, ends_with_epoch):
             f"samples={samples}, batch_size={batch_size}, ends_with_epoch={ends_with_epoch}"
         )
     return PositionInData(epoch, min(batch * batch_size, samples))
+
+
+def _read(name, value):
+    count = schedule.read_count(value, 1)
+    if count is None:
+        raise schedule.refusal(value)(
+            f"`{name}` must be an integer >= 1 and below 2**31. Received: {name}={value!r}"
+        )
+    return count
 
 
 def _find_lengths(accumulation):

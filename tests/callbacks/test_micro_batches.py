@@ -913,11 +913,13 @@ def test_what_one_pass_refuses(name):
 
 @pytest.mark.parametrize(
     "arguments, error",
-    [((0,), ValueError), ((2.0,), TypeError), ((True,), TypeError), ((2, "mse"), ValueError)],
+    [((0,), ValueError), ((2.5,), TypeError), ((True,), TypeError), ((2, "mse"), ValueError)],
 )
 def test_arguments(arguments, error):
     with pytest.raises(error, match="`loss` must be" if arguments[1:] else "`size` must be"):
         MicroBatches(*arguments)
+    size = MicroBatches(np.float32(4)).size  # as R and JSON send it
+    assert (size, type(size)) == (4, int)
 
 
 @pytest.mark.skipif(hosts.BACKEND != "torch", reason="the other backends take ModelParallel")

@@ -151,8 +151,9 @@ def test_accum_iters_can_be_set():
     optimizer.accum_iters = 4
     fit(compiled(dense_model(), optimizer), 2, epochs=1)
     assert optimizer.completed_updates == len(data()[0]) / 8
-    optimizer.accum_iters = 7
+    optimizer.accum_iters = 7.0
     assert optimizer.get_config()["accum_iters"] == optimizer.accum_iters == 7
+    assert type(optimizer.get_config()["accum_iters"]) is type(optimizer.accum_iters) is int
     for wrong in (0, 2.5):
         with pytest.raises((TypeError, ValueError), match="accum_iters.*integer >= 1.*Received"):
             optimizer.accum_iters = wrong

@@ -362,7 +362,7 @@ def test_none_can_be_set_and_replaced():
     """With None, only the caller closes windows."""
     model = go_on(compiled(dense_model(), endless(accum_iters=2)), stop=1)
     optimizer = model.optimizer
-    with pytest.warns(UserWarning, match="only `close_window`"):
+    with pytest.warns(UserWarning, match="`apply_partial_window` can update"):
         optimizer.accum_iters = None
     go_on(model, stop=4)  # closes the open window first, which keeps its length
     assert (optimizer.accum_iters, optimizer.completed_updates) == (None, 1)

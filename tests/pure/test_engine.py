@@ -241,8 +241,9 @@ def test_the_position_in_other_data():
         o.position_in_data(30, 10)
     with pytest.raises(ValueError, match="`batch_size` must be an integer >= 1.*batch_size=0"):
         o.position_in_data(30, 0)
-    with pytest.raises(ValueError, match="`samples` must be an integer.*samples=30.0"):
-        o.position_in_data(30.0, 10)
+    with pytest.raises(ValueError, match="`samples` must be an integer.*samples=30.5"):
+        o.position_in_data(30.5, 10)
+    assert repr(o.position_in_data(53.0, np.float32(10))) == "PositionInData(epoch=0, done=40)"
 
 
 def test_a_window_without_a_length_is_closed_by_the_caller(step):

@@ -28,6 +28,12 @@ def test_updates_are_counted():
     assert AccumulationSchedule({0: 4}).updates_in(11) == 2
 
 
+def test_whole_floats():
+    """As R and JSON send them."""
+    found = AccumulationSchedule([[0.0, 2.0], [np.float32(3), np.float64(5)]])
+    assert json.dumps(found.get_config()) == '{"lengths": [[0, 2], [3, 5]]}'
+
+
 def test_a_config_makes_an_equal_schedule():
     pairs = AccumulationSchedule(list(LENGTHS.items())[::-1])
     config = json.loads(json.dumps(FOUND.get_config()))  # as a file holds it

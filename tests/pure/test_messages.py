@@ -98,9 +98,10 @@ def test_a_name_that_only_looks_alike(name):
 
 
 def test_own_arguments_and_their_defaults():
-    own = Options(accum_iters=np.int64(3))
-    assert (own.accum_iters, own.reduction, own.gate) == (3, "auto", "auto")
-    assert type(own.accum_iters) is int  # as JSON needs it
+    for three in np.int64(3), 3.0, np.float16(3):  # R and JSON send whole floats
+        own = Options(accum_iters=three)
+        assert (own.accum_iters, own.reduction, own.gate) == (3, "auto", "auto")
+        assert type(own.accum_iters) is int  # as JSON needs it
     assert Options() == Options(1, "auto", False, None, None, "auto")
     # `fit` warns of an `accum_iters` that nobody gave.
     assert Options().accum_iters is ONE and Options(1).accum_iters is not ONE
@@ -121,6 +122,9 @@ REFUSED = [
     ({"accum_iters": 2.5}, ["integer >= 1", "accum_iters=2.5"]),
     ({"accum_iters": True}, ["integer >= 1", "accum_iters=True"]),
     ({"accum_iters": "5"}, ["integer >= 1", "accum_iters='5'"]),
+    ({"accum_iters": float("nan")}, ["integer >= 1", "accum_iters=nan"]),
+    ({"accum_iters": np.float16("inf")}, ["integer >= 1", "inf"]),
+    ({"accum_iters": 2.0**31}, ["below 2**31", "accum_iters=2147483648.0"]),
     ({"accum_iters": 2**31}, ["below 2**31", f"accum_iters={2**31}"]),
     ({"accum_iters": max}, ["AccumulationSchedule({0: 1,", "accum_iters=<built-in function max>"]),
     ({"reduction": "max"}, ["mean", "sum", "weighted", "reduction='max'"]),

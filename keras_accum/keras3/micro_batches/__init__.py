@@ -16,6 +16,7 @@ from keras_accum.engine.optimizers import list_accumulating
 from keras_accum.fit.train_function import InTrainFunction
 from keras_accum.host import find_own_methods
 from keras_accum.keras3.micro_batches import private_members
+from keras_accum.schedule import MOST, read_count
 
 BackendStep = importlib.import_module(f"{__name__}.{keras.backend.backend()}").BackendStep
 
@@ -109,10 +110,13 @@ class MicroBatches(InTrainFunction):
                 "MicroBatches takes `size`, the number of samples per slice, and `loss`. "
                 f"Received: {others}"
             )
-        if size != "auto" and (isinstance(size, bool) or not isinstance(size, int)):
-            raise TypeError(f'`size` must be an integer or "auto". Received: size={size!r}')
-        if size != "auto" and size < 1:
-            raise ValueError(f"`size` must be at least 1. Received: size={size}")
+        if size != "auto":
+            count = read_count(size, -MOST)
+            if count is None:
+                raise TypeError(f'`size` must be an integer or "auto". Received: size={size!r}')
+            if count < 1:
+                raise ValueError(f"`size` must be at least 1. Received: size={size}")
+            size = count
         if loss not in ("auto", "sample", "batch"):
             raise ValueError(f'`loss` must be "auto", "sample" or "batch". Received: loss={loss!r}')
         self._size, self._loss = size, loss
