@@ -794,9 +794,27 @@ class CallsModel(keras.Model):
         return ops.mean(ops.square(y_pred - self(x)))
 
 
-def of_class(cls):
+class Keeps(layers.Layer):
+    """Keeps a tensor for a loss, as layers for conditional random fields do."""
+
+    def call(self, x):
+        self.kept = ops.square(x)
+        return x
+
+
+class ReadsKept(keras.Model):
+    """Its loss has no shape by which a slice would be noticed."""
+
+    def compute_loss(self, *arguments, **keywords):
+        return ops.mean(self.layers[-1].kept)
+
+
+def of_class(cls, *more):
     inputs = layers.Input((3,))
-    return cls(inputs, layers.Dense(2, name="out")(inputs))
+    outputs = layers.Dense(2, name="out")(inputs)
+    for layer in more:
+        outputs = layer(outputs)
+    return cls(inputs, outputs)
 
 
 def stateful():
@@ -858,6 +876,9 @@ REFUSED = {
     "the loss 'circle' isn't a mean.* compares": ({}, COUPLED["circle"]),
     "batch normalization that trains.*'norm'": (OF_BATCH, (normalized, (X, Y), {}, {})),
     "that calls the model": (OF_BATCH, (lambda: of_class(CallsModel), (X, Y), {}, {})),
+    "reads `kept`, which the layer 'keeps'": (
+        OF_BATCH, (lambda: of_class(ReadsKept, Keeps(name="keeps")), (X, Y), {}, {}),
+    ),
     "is compiled with a loss": (OF_BATCH, (with_penalties, (X, Y), {}, {"loss": None})),
     "several values given to `add_loss`": ({}, (adding, (X, Y), {}, {})),
     "of several values given to `add_loss`": (OF_BATCH, (adding, (X, Y), {}, {})),
@@ -869,7 +890,7 @@ REFUSED = {
 
 
 # The same checks run on all backends, so PyTorch has all rows.
-TRACES = "stateful|steps_per|shape|calls"
+TRACES = "stateful|steps_per|shape|calls|kept"
 HERE = [name for name in REFUSED if hosts.IS_TORCH or re.search(TRACES, name)]
 
 
@@ -944,6 +965,20 @@ def test_arrays_of_different_lengths_are_refused():
     arrays = [hosts.tf.constant(a) if hosts.IS_TENSORFLOW else a for a in (X[:4], Y[:6])]
     with pytest.raises(ValueError, match="the first dimension of all arrays"):
         step.count_rows(arrays)
+
+
+@pytest.mark.skipif(hosts.IS_TORCH, reason="Keras on PyTorch makes dense arrays")
+def test_sparse_arrays_are_refused():
+    model = keras.Sequential([layers.Input((3,)), layers.Dense(2)])
+    model.compile("sgd", "mse")
+    if hosts.IS_TENSORFLOW:
+        sparse = hosts.tf.sparse.from_dense(X)
+    else:
+        from jax.experimental.sparse import BCOO
+
+        sparse = BCOO.fromdense(X)
+    with pytest.raises(ValueError, match="MicroBatches can slice dense arrays only.*type (Spa|BC)"):
+        model.fit(sparse, Y, BATCH, verbose=0, callbacks=[MicroBatches(SIZE)], shuffle=False)
 
 
 @pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="elsewhere Python knows the numbers")

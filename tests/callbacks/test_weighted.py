@@ -171,6 +171,17 @@ def test_logged_losses_are_those_of_all_samples(case, build, arrays, sample_weig
 
 
 @on_adam
+@pytest.mark.parametrize("container", [list, tuple])
+def test_a_container_of_one_array(container, case):
+    """Keras gives the loss the container, of targets and of sample weights."""
+    reduction = {"reduction": "mean_with_sample_weight"} if hosts.IS_KERAS3 else {}
+    more = {"compile": {"loss": keras.losses.MeanSquaredError(**reduction)}}
+    x, y = short()
+    more["sample_weight"] = container([np.linspace(0.2, 3, len(x)).astype(hosts.FLOATX)])
+    assert_same_training(*both(case, training.dense_model, (x, container([y])), **more))
+
+
+@on_adam
 def test_several_outputs(case):
     mse = keras.losses.MeanSquaredError
     losses = [mse(), "mse", mse(reduction="mean") if hosts.IS_KERAS3 else mse()]  # one kind of mean

@@ -61,7 +61,8 @@ class MicroBatches(InTrainFunction):
     each slice again. Layers draw the same numbers, if by `keras.random`, NumPy or PyTorch's default
     generator; you get a ValueError for `tf.random`. At the price of a second forward pass, this is
     exact for any loss and metric on `(y_true, y_pred)`, such as a contrastive loss, and for your
-    model's own `compute_loss` if it doesn't call the model. Both may read weights. With PyTorch's
+    model's own `compute_loss` if it doesn't call the model. Both may read weights, but no tensor
+    that a layer keeps when it is called: let the model return it. With PyTorch's
     DistributedDataParallel, it's the loss of one process's samples:
 
         gradient = sum_s (d outputs_s / d weights)^T (d loss / d outputs_s)

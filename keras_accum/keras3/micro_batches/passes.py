@@ -8,7 +8,7 @@ from keras import ops
 from keras.utils import unpack_x_y_sample_weight
 
 from keras_accum.fit.weighed_logs import WeighedLogs
-from keras_accum.host import find_own_methods
+from keras_accum.host import find_own_methods, list_items
 from keras_accum.host.layers import trains_normalization
 from keras_accum.host.scopes import attribute
 from keras_accum.keras3.micro_batches.metrics import (
@@ -46,6 +46,11 @@ _CALLS_MODEL = (
     "MicroBatches(loss='batch') can't be used with a `compute_loss` that calls the model: it gets "
     "the whole batch, which might not fit in memory. Compute the loss from `y_pred`, the joined "
     "outputs of the slices, or leave the callback out."
+)
+_KEPT = (
+    "MicroBatches(loss='batch') can't be used with a loss that reads `{}`, which the layer {!r} "
+    "keeps when it is called: it is of the last slice. Return it as an output of the model. If "
+    "each value of the loss is of one sample, write MicroBatches(size, loss='sample') instead."
 )
 _NORMALIZES = (
     "MicroBatches(loss='batch') can't be used with batch normalization that trains: a sample's "
@@ -226,14 +231,15 @@ class TwoPasses:
     def add_up(self, data, rows):
         """Return the sums for `finish`, by the chain rule, or raise NotTwice."""
         step = self.step
-        before = step.take_snapshot()
+        before, kept = step.take_snapshot(), None if self.agrees else _list_kept(step.model)
         _, arrays = step.scan(self.forward, (), data, rows)
         before.put_back()  # so that the second pass draws the same numbers
         compares = step.runs_eagerly() and not self.agrees
         expected = arrays[: self.outputs.count] if compares else []
-        of_loss, by_outputs, by_penalties = step.run(
-            self.differentiate_loss, (), arrays, data, rows=rows
-        )
+        with _hiding_kept(step.model, kept):
+            of_loss, by_outputs, by_penalties = step.run(
+                self.differentiate_loss, (), arrays, data, rows=rows
+            )
         del arrays  # to save memory
         slices = data, by_outputs, expected
         sums, _ = step.sum_slices(self.add, slices, rows, by_penalties)
@@ -301,6 +307,35 @@ class TwoPasses:
             return sum(products), None
 
         return self.step.compute_gradients(objective)[0]
+
+
+def _list_kept(model):
+    """Return {(layer, attribute): value} of the tensors that layers have as attributes."""
+    attributes = [(layer, name) for layer in model._flatten_layers() for name in vars(layer)]
+    values = {(layer, name): vars(layer)[name] for layer, name in attributes}
+    return {key: v for key, v in values.items() if any(map(ops.is_tensor, list_items(v)))}
+
+
+@contextlib.contextmanager
+def _hiding_kept(model, before):
+    """Scope without the tensors that layers have kept since `before`; None hides nothing.
+
+    A loss that reads one would be computed from the last slice, in silence if its shape fits.
+    """
+    now = {} if before is None else _list_kept(model)
+    kept = {key: value for key, value in now.items() if value is not before.get(key)}
+    for layer, name in kept:
+        del vars(layer)[name]
+    try:
+        yield
+    except AttributeError as error:
+        for layer, name in kept:
+            if f"'{name}'" in str(error):
+                raise ValueError(_KEPT.format(name, layer.name)) from error
+        raise
+    finally:
+        for (layer, name), value in kept.items():
+            vars(layer)[name] = value
 
 
 def _refuse_call(*arguments, **keywords):

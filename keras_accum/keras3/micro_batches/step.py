@@ -15,6 +15,10 @@ LENGTHS = (
     "MicroBatches slices samples: the first dimension of all arrays in a batch must be the number "
     "of samples. Received first dimensions: {}"
 )
+DENSE = (
+    "MicroBatches can slice dense arrays only. Convert yours, or leave the callback out and train "
+    "on micro-batches with an optimizer of keras_accum. Received: an array of type {}"
+)
 _SEVERAL = (
     'MicroBatches("auto") can\'t be used with several replicas or processes: a step that failed in '
     "one of them can't be undone. Give a size. Received: {}"
