@@ -3,7 +3,7 @@
 from keras_accum.host import find_own_methods
 from keras_accum.terms import repeated, table
 from keras_accum.terms.tap import find_own_losses
-from keras_accum.terms.term import find_divisor, read_shape
+from keras_accum.terms.term import count_rows, find_divisor, read_shape
 
 
 class LossReader:
@@ -35,7 +35,7 @@ class LossReader:
         has_sum = any(added) or any(term.loss.reduction == "sum" for term in terms)
         return table.Loss(
             terms,
-            next(iter(read_shape(inputs)), None),
+            count_rows(inputs),
             adds=bool(added),
             adds_sums=any(added),
             adds_means=not all(added),

@@ -43,6 +43,11 @@ _OF_USER = (
     f"return a value for each. If it is divided by another number, {BY_FUNCTION}. If it compares "
     "samples: " + _IN_SLICES
 )
+_OF_BAG = (
+    "`fit` can't read what the loss {!r} is divided by: it {}, and the model returns one row for "
+    "all rows of y. If each batch is a bag of instances with one label, construct the optimizer "
+    "with reduction='mean', so that each batch counts as one."
+)
 _STRICT = f"`fit` can't read what {{}} is divided by: {BY_FUNCTION}. Received: {{}}"
 UNTIL_THEN = " Until then, {}your results may differ from the big batch."
 BY_SAMPLES = "`fit` weighs each micro-batch by its number of samples, and "
@@ -111,7 +116,8 @@ class Loss(NamedTuple):
             return _by_samples(self._explain_own(divisors))
         unread = [term for term in self.terms if term.divisor is Divisor.UNKNOWN and term.obstacle]
         if unread:
-            return _by_samples(_OF_USER.format(unread[0].name, unread[0].obstacle))
+            text = _OF_BAG if unread[0].is_of_bag else _OF_USER
+            return _by_samples(text.format(unread[0].name, unread[0].obstacle))
         if Divisor.NOTHING in divisors:
             if {*divisors} == {Divisor.NOTHING} and not (self.adds or self.is_penalized):
                 return Decision(Way.AS_SUM)

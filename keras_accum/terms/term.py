@@ -66,6 +66,8 @@ class Term:
     values: the result of the loss's `call`, None if its `__call__` is a user's.
     shape: the shape of `values`; empty if unknown.
     targets: the first array of the loss's targets.
+    is_of_bag: True if the model returns one row, and y has another number or one that a graph
+        doesn't know.
     masks: the masks on the output and on `values`; each may be None.
     is_own: True if the loss runs a user's code.
     is_in_loss: False if its weight in `compile(loss_weights=...)` is 0.
@@ -79,6 +81,8 @@ class Term:
         self.shape, self.targets = read_shape(values), host.flatten(y_true)[0]
         rank = getattr(getattr(values, "shape", None), "rank", 0)  # None in a graph of TensorFlow
         self._is_number = values is not None and self.shape == () and rank == 0
+        rows, found = (count_rows(a) for a in (self.targets, host.flatten(y_pred)[0]))
+        self.is_of_bag = found == 1 != rows
         self.masks = [host.get_mask(y_pred), host.get_mask(values)]
         self._sample_weight = host.flatten(sample_weight)[0]  # Keras takes a list of one array
         self.is_in_loss = not isinstance(weight, numbers.Real) or weight != 0
@@ -115,7 +119,7 @@ class Term:
     @property
     def _has_samples(self):
         """True if there are one or more values for each sample, as far as it is known."""
-        rows = next(iter(read_shape(self.targets)), None)
+        rows = count_rows(self.targets)
         if not self.shape or None in self.shape or not rows:
             return None in self.shape  # what a graph doesn't know counts as that of samples
         return self.size % rows == 0
@@ -207,6 +211,11 @@ class Term:
 
 def _multiply(sizes):
     return functools.reduce(operator.mul, sizes, 1)  # NumPy's would end a graph of PyTorch
+
+
+def count_rows(array):
+    """Return an array's number of rows, None if a graph doesn't know it."""
+    return next(iter(read_shape(array)), None)
 
 
 def read_shape(array):

@@ -280,6 +280,40 @@ def test_a_window_is_the_big_batch_or_says_why(build, data, loss, says, is_exact
     assert_equal(actual, expected, rtol=0, atol=1e-6)
 
 
+# -- a bag of instances in a batch -----------------------------------------------------------------
+
+
+class MeanOfBag(layers.Layer):
+    def call(self, x):
+        return function("mean")(x, 0)[None]
+
+    def compute_output_shape(self, shape):
+        return (1, *shape[1:])
+
+
+def of_bag():
+    x = keras.Input((3,))
+    y = layers.Dense(4, activation="tanh", name="hidden")(x)
+    return keras.Model(x, layers.Dense(2, name="out")(MeanOfBag()(y)))
+
+
+def square_of_bag(y_true, y_pred):
+    return mean_square(y_true[:1], y_pred)
+
+
+@quick_once_on_keras3
+def test_a_bag_in_each_batch():
+    """The model returns one row: each batch counts as one, and the warning says how."""
+    batches, _ = samples(sizes=[3, 1, 2])
+    each = [train(of_bag, stock_sgd(), [batch], square_of_bag)[0] for batch in batches]
+    expected = {name: np.mean([found[name] for found in each], 0) for name in each[0]}
+    for reduction, says in ("auto", "one row for all rows of y.*reduction='mean'"), ("mean", None):
+        ours = hosts.ours("SGD", accum_iters=len(batches), reduction=reduction, **RATE)
+        actual, said = train(of_bag, ours, batches, square_of_bag)
+        assert re.search(says, said[0]) if says else not said
+    assert_equal(actual, expected, rtol=0, atol=1e-6)
+
+
 # -- what a loss keeps -----------------------------------------------------------------------------
 
 

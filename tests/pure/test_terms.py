@@ -20,17 +20,19 @@ from keras_accum.terms.term import Divisor, Term, are_means, find_divisor, read_
 # -- the table -------------------------------------------------------------------------------------
 
 
-def term(divisor, key=1, size=6, masked=False, name="it", obstacle=""):
+def term(divisor, key=1, size=6, masked=False, name="it", obstacle="", is_of_bag=False):
     """A term as the table reads it, by default of six samples with a value each."""
     kind = Divisor[divisor.upper()]
     found = SimpleNamespace(name=name, divisor=kind, key=key, size=size, shape=(6, key))
     found.depends_on_data, found.obstacle = masked, obstacle
+    found.is_of_bag = is_of_bag
     return found
 
 
 mean, values, masked = term("samples"), term("values", 3, 18), term("unmasked", ("a",), masked=True)
 sum_, unknown, compares = term("nothing"), term("unknown"), term("compares")
 one_number = term("unknown", obstacle="returns one number")
+of_bag = term("unknown", obstacle="returns one number", is_of_bag=True)
 other = term("unmasked", ("b",), masked=True, name="other")
 BY, AS_SUM, SAMPLES = Way.BY_DIVISOR, Way.AS_SUM, Way.BY_SAMPLES
 OWN = {"own": OWN_LOSS}
@@ -78,6 +80,7 @@ DECISIONS = [
     ([unknown, masked], {}, SAMPLES, "Several losses", BOTH),
     ([unknown, sum_], {}, SAMPLES, "The loss 'it' is a sum beside", BOTH),
     ([one_number], {}, SAMPLES, "it returns one number.*a value for each", BOTH),
+    ([of_bag], {}, SAMPLES, "returns one number, and.*one row for.*reduction='mean'", BOTH),
     ([mean, one_number], {}, SAMPLES, "it returns one number.*MicroBatchWeights", BOTH),
     ([sum_, one_number], {}, SAMPLES, "it returns one number", BOTH),
     # the model's own code may do anything with the losses that it calls
