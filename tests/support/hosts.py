@@ -129,6 +129,8 @@ if IS_NEW_STYLE:
 optimizers = keras.optimizers
 if IS_LEGACY:
     optimizers = getattr(optimizers, "legacy", optimizers)
+    if issubclass(optimizers.Optimizer, keras.optimizers.Optimizer):  # TensorFlow 2.9 and 2.10
+        optimizers = keras.optimizers
 # Where the stock optimizers average their weights and decay them.
 HAS_EMA = IS_KERAS3 or IS_NEW_STYLE
 # Where rules of `rules.py` replace stock code, some of them as fused kernels.
