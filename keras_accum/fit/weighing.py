@@ -85,8 +85,6 @@ def find_weighing(host, model, optimizers):
 
 def _find_obstacle(model, host):
     """Return why train steps can't be changed here, in words, or ""."""
-    if not hasattr(model, "compute_loss"):
-        return "in TensorFlow 2.8"
     if not host.waits_for_steps(model):
         return "under ParameterServerStrategy"
     if find_own_methods(model, host.keras.Model, "make_train_function"):
