@@ -83,10 +83,16 @@ OF_STYLE = (
     "--ignore=documents",
 )
 
+# One small file, which runs on each minor version that docs/install.md names.
+EACH_VERSION = "numbers/test_each_version.py", "-m", "weekly"
+TENSORFLOWS = [f"2.{minor}" for minor in range(8, 15)]  # 2.15 has a session of its own
+KERAS_3 = [f"3.{minor}" for minor in range(10, 16)]
+
 # JAX and PyTorch end their support of older Pythons early.
 NEWEST = find_python("3.13", "3.12")
 # Programs of tests run once, so compiling them costs more than running them.
 ON_JAX = {"KERAS_BACKEND": "jax", "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
+BACKENDS = ["tensorflow", "jax", "torch"]
 
 # The arguments of each session of `rest`. Keras 2 comes first: other hosts load the files it saves.
 # The third tier runs on PyTorch, which compiles nothing: elsewhere it takes three times as long.
@@ -116,6 +122,8 @@ WEEKLY = {
     "tf_keras_new": SECOND_TIER,
     "package": ("sdist",),
     "mutations": (),
+    **{f"tf_keras_versions({version})": () for version in TENSORFLOWS},
+    **{f"keras3_versions({backend})": () for backend in BACKENDS},
 }
 # What `works_with` installs and docs/works_with.md names.
 WORKS_WITH = (
@@ -156,7 +164,6 @@ ADDONS_ALONE = (
     *("tf-models-official==2.15.0", "tensorflow-privacy==0.9.0", "dp-accounting==0.4.3"),
     *("tf-agents==0.19.0", "gym==0.23.0", "gym-notices==0.1.0"),
 )
-BACKENDS = ["tensorflow", "jax", "torch"]
 SAY_VERSION = "import keras; print(keras.__version__)"
 # What compiles for an NVIDIA GPU without one, for `accelerators`.
 FOR_A_GPU = "jax==0.10.2", "jax-cuda12-plugin==0.10.2", "jax-cuda12-pjrt==0.10.2", "optax==0.2.8"
@@ -229,6 +236,17 @@ def keras3_oldest(session, backend):
 
 
 @nox.session
+@nox.parametrize("backend", BACKENDS, ids=BACKENDS)
+def keras3_versions(session, backend):
+    """Train on each minor version of Keras 3, one after the other in one environment."""
+    session.install("--no-compile", f"{PROJECT}[{backend}]", *group("test"))
+    settings = ON_JAX if backend == "jax" else {"KERAS_BACKEND": backend}
+    for version in KERAS_3:
+        session.install("--no-compile", f"keras=={version}.*")
+        check(session, "keras3", *EACH_VERSION, **settings)
+
+
+@nox.session
 def keras3_torch(session):
     check_host(session, "keras3", "[torch]", "torch==2.13.0", KERAS_BACKEND="torch")
 
@@ -253,19 +271,21 @@ def tf_keras_2_15(session):
     check_host(session, "tf_keras", "", "tensorflow-cpu==2.15.*")
 
 
-@nox.session(python=find_python("3.9", "3.8", "3.7"))
-def tf_keras_2_8(session):
-    """The oldest TensorFlow with which a step runs, for the weekly workflow."""
+@nox.session(python=find_python("3.10", "3.9"))
+@nox.parametrize("tensorflow", TENSORFLOWS, ids=TENSORFLOWS)
+def tf_keras_versions(session, tensorflow):
+    """Train on each TensorFlow before 2.15. More tests run on the oldest one."""
     if not session.python:
-        skip(session, "TensorFlow 2.8 needs Python 3.7, 3.8 or 3.9; none is installed")
-    versions = "tensorflow-cpu==2.8.*", "protobuf<3.21", "numpy<1.24"
+        skip(session, "TensorFlow 2.8 to 2.14 need Python 3.9 or 3.10; none is installed")
+    versions = f"tensorflow-cpu=={tensorflow}.*", "protobuf<3.21", "numpy<1.24"
     session.install("--no-compile", str(PROJECT), *group("test"), *versions)
-    # Its BackupAndRestore has fewer arguments. Its own loss is rounded at batches of 6.
-    chosen = "-k", "not test_backup_and_restore and not test_partial_window"
-    # `fit` can't weigh micro-batches there, and says so.
-    chosen += "-W", "ignore::keras_accum.host.AccumulationWarning"
-    files = (f"numbers/test_{name}.py" for name in ("equivalence", "every_optimizer", "window"))
-    check(session, "tf_keras", "state/test_saving.py", *files, *chosen)
+    # TensorFlow and the packages that it imports warn of each other.
+    check(session, "tf_keras", *EACH_VERSION, "-W", "ignore::DeprecationWarning")
+    if tensorflow == TENSORFLOWS[0]:
+        files = (f"numbers/test_{name}.py" for name in ("equivalence", "every_optimizer", "window"))
+        # Its BackupAndRestore has fewer arguments.
+        chosen = "-k", "not test_backup_and_restore"
+        check(session, "tf_keras", "state/test_saving.py", *files, *chosen)
 
 
 @nox.session(python=find_python("3.11"))
