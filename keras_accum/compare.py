@@ -18,7 +18,7 @@ from typing import Any, Sequence
 import numpy as np
 
 from keras_accum.engine.optimizers import accumulating_in, find_accumulating, list_accumulating
-from keras_accum.host import SAID_BY, is_named, is_of_keras, module_name
+from keras_accum.host import SAID_BY, is_named, is_of_keras, list_items, module_name
 from keras_accum.host.scopes import attribute
 from keras_accum.host.snapshot import Snapshot
 from keras_accum.options import Options
@@ -54,6 +54,11 @@ _OTHER_CALLBACKS = (
 _HIDDEN = (
     "Keep each optimizer in an attribute of the model itself, so that the comparison can replace "
     "it. Found optimizers inside of: {}"
+)
+_SEVERAL = (
+    "The optimizers of a model must have the same arguments of keras_accum to be compared: give "
+    "them the same `accum_iters`, `reduction`, `skip_norm`, `skip_nonfinite` and `gate` for this "
+    "comparison. Received: {}"
 )
 _NOTHING = (
     "There is nothing to compare: compile the model with an optimizer of keras_accum and an "
@@ -219,16 +224,24 @@ def _find_options(model, callbacks):
     refused = [type(c).__name__ for c in callbacks if not any(is_named(c, n) for n in _CALLBACKS)]
     if refused:
         raise ValueError(_OTHER_CALLBACKS.format(", ".join(_CALLBACKS), ", ".join(refused)))
-    found = find_accumulating(model)
-    hidden = [name for name in found if not _is_optimizer(getattr(model, name))]
+    ours = find_accumulating(model)
+    hidden = [
+        name
+        for name, value in vars(model).items()
+        if not (_is_optimizer(value) or name.startswith("_"))
+        and (name in ours or any(map(_is_optimizer, list_items(value))))
+    ]
     if hidden:
         raise ValueError(_HIDDEN.format(", ".join(hidden)))
-    options = [each._accumulation.options for optimizers in found.values() for each in optimizers]
-    return dataclasses.replace(options[0], window_transforms=None) if options else Options()
+    ours = sum(ours.values(), [])
+    found = [dataclasses.replace(o._accumulation.options, window_transforms=None) for o in ours]
+    if any(options != found[0] for options in found):
+        raise ValueError(_SEVERAL.format(ours))
+    return found[0] if found else Options()
 
 
 def _is_optimizer(obj):
-    return hasattr(obj, "apply_gradients")
+    return hasattr(obj, "apply_gradients") and not isinstance(obj, type)
 
 
 def _as_array(data):
@@ -280,7 +293,12 @@ class _Trainer:
             model(self._take(slice(2))[0])
         if not model.trainable_variables:
             raise ValueError(_FROZEN)
-        self._optimizers = {k: v for k, v in vars(model).items() if _is_optimizer(v)}
+        self._optimizers = [  # a model inside may be compiled, too
+            (vars(layer), name, value)
+            for layer in self.layers
+            for name, value in vars(layer).items()
+            if _is_optimizer(value)
+        ]
         # The first `fit` builds Keras's containers of losses and metrics, and draws numbers for it.
         held = [obj for obj in vars(model).values() if is_of_keras(type(obj))]
         containers = [obj for obj in held if hasattr(obj, "built")]
@@ -308,6 +326,8 @@ class _Trainer:
             yield [_OFF.format(_list_some(off))] * bool(off) + [_IN_FLOAT32] * bool(in_float32)
 
     def _put_back(self):
+        for attributes, name, optimizer in self._optimizers:
+            attributes[name] = optimizer
         for attributes, before in self._attributes:
             attributes.update(before)
             for name in attributes.keys() - before.keys():
@@ -338,14 +358,14 @@ class _Trainer:
     def install(self, options):
         """Give the model new stand-ins with these options."""
         with self._scope():
-            stand_ins = {
-                name: self._make_stand_in(options if accumulating_in(optimizer) else Options())
-                for name, optimizer in self._optimizers.items()
-            }
+            self._stand_ins = [
+                self._make_stand_in(options if accumulating_in(optimizer) else Options())
+                for *_, optimizer in self._optimizers
+            ]
+            for (attributes, name, _), stand_in in zip(self._optimizers, self._stand_ins):
+                attributes[name] = stand_in
             # JAX's devices need to know its state.
-            stand_ins["optimizer"].build(self.model.trainable_variables)
-        vars(self.model).update(stand_ins)
-        self._stand_ins = list(stand_ins.values())
+            self.model.optimizer.build(self.model.trainable_variables)
         self._make_train_function()
 
     def _make_stand_in(self, options):
@@ -476,7 +496,8 @@ def _train_window(trainer, plan, *orders):
 class _BigBatch:
     """The big batch's gradients, and how far rounding moves each variable's.
 
-    drawn: how far the whole gradient differs from itself, trained once more, as by random draws.
+    drawn: how far the gradient, or that of a variable, differs from itself, trained once more, as
+        by random draws.
     limit: a distance above this isn't called equal.
     order: another order of the samples.
     """
@@ -490,10 +511,13 @@ class _BigBatch:
         if not any(gradient.any() for gradient in self._gradients):
             raise ValueError(_NO_GRADIENT.format("zero"))
         again = trainer.train(trainer.count, redraws=True)
-        self.drawn = self._distance_of_all(again)
-        self._controls, rng = self._measure(again), np.random.default_rng(0)
+        self._controls, rng = [0.0] * len(again), np.random.default_rng(0)
         for _ in range(_NUDGES):
             self._add_control(trainer.train(trainer.count, nudge=rng))
+        redrawn = zip(self._measure(again), self._controls)
+        redrawn = [distance for distance, rounding in redrawn if distance > _TIMES * rounding]
+        self.drawn = max([self._distance_of_all(again), *redrawn])
+        self._add_control(again)
         for _ in range(_ORDERS):  # long sums round otherwise in another order
             self.order = rng.permutation(trainer.count)
             gradients = trainer.train(trainer.count, order=self.order)

@@ -20,6 +20,7 @@ from compared import (
     Y,
     accum,
     layers,
+    math,
     mean,
     mixed,
     network,
@@ -323,12 +324,48 @@ def test_a_second_optimizer_that_does_not_accumulate():
 
 
 @once_by_torch
-def test_optimizers_inside_of_lists_are_refused():
+@pytest.mark.parametrize("make", [ours, lambda: hosts.stock("SGD")])
+def test_optimizers_inside_of_lists_are_refused(make):
+    """A stock one, too: it would train."""
     model = network()
     model.compile(ours(), "mse")
-    model.others = [ours()]
+    model.others = [make()]
     with pytest.raises(ValueError, match="Keep each optimizer in an attribute.*others"):
         compare(model)
+
+
+@once_by_torch
+@pytest.mark.parametrize("options", [{"reduction": "sum"}, {"accum_iters": 1}])
+def test_optimizers_with_other_arguments_are_refused(options):
+    """A stand-in with the first one's would be equal."""
+    model = network()
+    model.compile(ours(), "mse")
+    model.second = ours(**options)
+    with pytest.raises(ValueError, match="must have the same arguments of keras_accum"):
+        compare(model)
+
+
+class WithInner(OwnStep):
+    """Trains by the optimizer of a model inside, too."""
+
+    def train_step(self, *arguments):
+        logs = keras.Model.train_step(self, *arguments)
+        kernel = self.dense.trainable_variables[:1]
+        self.inner.optimizer.apply([math.zeros_like(kernel[0])], kernel)
+        return logs
+
+
+@once_by_torch
+def test_the_optimizer_of_a_model_inside_is_not_trained():
+    model = WithInner()
+    model.inner = network()
+    model(X)
+    model.inner.compile(hosts.ours("Adam", accum_iters=LENGTH), "mse")
+    optimizer = model.inner.optimizer
+    optimizer.build(model.dense.trainable_variables[:1])
+    model.compile(ours(), "mse", run_eagerly=True)
+    assert compare(model).verdict == "equal"
+    assert model.inner.optimizer is optimizer and optimizer.completed_updates == 0
 
 
 @thorough

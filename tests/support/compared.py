@@ -78,6 +78,13 @@ def two_heads():
     return keras.Model(x, heads)
 
 
+def small_head_draws():
+    x = keras.Input((3,))
+    price = layers.Dense(1, name="price")(layers.Dense(4, activation="tanh")(x))
+    drawn = Draws()(layers.Dense(4, activation="tanh")(x))
+    return keras.Model(x, {"price": price, "label": layers.Dense(2, name="label")(drawn)})
+
+
 def as_in_layer_scale():
     """A branch whose gradients are small."""
     x = keras.Input((3,))
@@ -400,6 +407,9 @@ ROWS.update(
         "neighbouring rows": row("equal", "", more=lambda: {"loss": neighbours}),
         "at its optimum": row("undecided", "Rounding is large", at_its_optimum),
         "draws by itself": row("undecided", RANDOM, lambda: network(Draws())),
+        "a small head that draws": row(
+            *("undecided", RANDOM, small_head_draws, SCORES), more=lambda: {"loss": "mse"}
+        ),
         "draws and drops": row(
             *("undecided", OFF, lambda: network(Draws(), layers.Dropout(0.5))),
         ),
