@@ -91,8 +91,9 @@ class TorchValues(Keras3Values):
     def all_finite(self, gradients):
         if self.is_traced():
             return super().all_finite(gradients)
-        if _have_norms(gradients):  # the largest of the norms is NaN if one of them is
-            return int(torch.stack(torch._foreach_norm(gradients, math.inf)).max() < math.inf)
+        if _have_norms(gradients):  # the largest of norms is NaN if one of them is
+            norms = torch._foreach_norm(gradients, math.inf)
+            return int(torch.stack(norms).max() < math.inf)
         are_finite = torch.stack([torch.isfinite(gradient).all() for gradient in gradients])
         return self.count_if(are_finite.all())
 
