@@ -291,6 +291,7 @@ class _Trainer:
         inner = [layer for layer in self.layers if layer is not model]
         if not (inner and all(layer.built for layer in inner)):
             model(self._take(slice(2))[0])
+            self.layers = self.host.list_layers(model)  # it may have made some
         if not model.trainable_variables:
             raise ValueError(_FROZEN)
         self._optimizers = [  # a model inside may be compiled, too

@@ -78,11 +78,19 @@ def _note_begun(optimizers):
         optimizer._accumulation.is_in_training = True
 
 
-def _note_ended(optimizers):
-    """Note that a training has ended."""
-    for optimizer in optimizers:
-        if sys.exc_info()[0] is None:  # up to Keras 3.14, JAX is here after an error, too
+def _note_ended(optimizers, handled):
+    """Note that a training has ended, unless by another error than the one `handled` around it.
+
+    Up to Keras 3.14, JAX is here after an error, too.
+    """
+    if _id_of_error() == handled:
+        for optimizer in optimizers:
             optimizer._accumulation.is_in_training = False
+
+
+def _id_of_error():
+    """Return the identity of the error that Python handles now; that of None without one."""
+    return id(sys.exc_info()[1])
 
 
 def _introduce(callbacks):
@@ -131,5 +139,6 @@ def _install(callbacks, optimizers, host, added):
     for name, functions in warnings.find_hooks(callbacks, optimizers, host).items():
         before[name] += functions
     before["on_train_batch_begin"].append(lambda batch, logs=None: _note_begun(optimizers))
-    before["on_train_end"].insert(0, lambda logs=None: _note_ended(optimizers))
+    handled = _id_of_error()  # of a `fit` in an `except`
+    before["on_train_end"].insert(0, lambda logs=None: _note_ended(optimizers, handled))
     hooks.install(callbacks, before, after)

@@ -38,8 +38,9 @@ _ENDLESS = (
 _KEEPS = (
     "Layers keep values from one call to the next, such as the statistics of batch normalization "
     "or the states of `stateful=True`: {}. They move once per micro-batch or slice, so your "
-    "results differ from the big batch. Use GroupNormalization or LayerNormalization, or freeze "
-    "the layers, a module of PyTorch by `eval()`. `compare_with_big_batch` shows the difference."
+    "results differ from the big batch. Use GroupNormalization or LayerNormalization, freeze the "
+    "layers (a module of PyTorch by `eval()`), or leave `stateful` out. `compare_with_big_batch` "
+    "shows the difference."
 )
 _METRICS = (
     "Layers update metrics with values of a slice, such as its mean: {}. These metrics may differ "
@@ -105,12 +106,12 @@ class Training:
         names = [name for callback in self._slices for name in callback.metrics_of_slices]
         if names:
             warn_once(compiled, _METRICS, ", ".join(names))
-        before, self._kept = self._kept, self._read_kept()
-        if [len(old) for _, old in before] == [len(new) for _, new in self._kept]:
+        before, self._kept = {id(layer): old for layer, old in self._kept}, self._read_kept()
+        found = [(layer, before.get(id(layer), []), new) for layer, new in self._kept]
+        if all(len(old) == len(new) for _, old, new in found):
             self._in_slices = in_slices  # else, look again: this batch has built layers
         # Layers called with training=False don't move their averages.
-        pairs = zip(before, self._kept)
-        moved = [layer.name for (layer, old), (_, new) in pairs if _differ(old, new)]
+        moved = [layer.name for layer, old, new in found if _differ(old, new)]
         owners = [o for o in self._optimizers if o._accumulation.counts().length > 1]
         for owner in ([compiled] if in_slices else owners) if moved else ():
             warn_once(owner, _KEEPS, ", ".join(moved))

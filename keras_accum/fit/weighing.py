@@ -140,6 +140,7 @@ class Weighing:
         self._reader, self._problems = reader, Problems(host, model, optimizers, has_own_code)
         self._logs = WeighedLogs(host, model, self._find_weight_of_logs)
         self._tap = Tap(host, model, self._logs.weigh_new_metrics)
+        self._has_called_weight = False
         self._steps = {}  # the StepWeight of each replica that runs or traces a step
         self.warn = self._problems.warn
 
@@ -184,7 +185,7 @@ class Weighing:
                     rows = self._reader.find_rows_of_step(arguments[-1])
                 if rows is None:
                     result = train_step(*arguments)
-                    if has_own_step and calls_weight and not current.is_given:
+                    if has_own_step and calls_weight and not self._has_called_weight:
                         raise ValueError(_UNCALLED)
                     return result
                 current.samples = self._reader.count_samples(rows)
@@ -201,6 +202,7 @@ class Weighing:
         batch, step = _take_batch(*arguments, **keywords), self._steps[self._replicas.index()]
         weight = step.of_logs = None
         if self._weight is not None:
+            self._has_called_weight = True
             weight = step.of_logs = self._weight(*batch)
             check_weight(weight)
         with self._tap.scope() as terms:

@@ -289,6 +289,22 @@ class Gan(keras.Model):
         return {"loss": loss}
 
 
+@once_by_torch
+def test_dropout_that_the_first_call_makes():
+    class Late(keras.layers.Layer):
+        inner = None
+
+        def call(self, x):
+            if self.inner is None:
+                self.inner = keras.layers.Dropout(0.5)
+            return self.inner(x)
+
+    model = keras.Sequential([keras.layers.Dense(2), Late()])
+    model.compile(hosts.ours("SGD", accum_iters=LENGTH), "mse", run_eagerly=True)
+    found = compare(model)
+    assert found.verdict == "equal" and "were off (rate 0)" in str(found)
+
+
 @own_code
 @pytest.mark.skipif(hosts.BACKEND == "jax", reason="`fit` has the state of one optimizer there")
 @pytest.mark.parametrize("is_built", [False, pytest.param(True, marks=thorough)])

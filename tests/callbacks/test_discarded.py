@@ -137,6 +137,21 @@ def test_single_samples_continue_in_larger_micro_batches(epoch):
     assert_same(model, reference)
 
 
+@needs_hook
+def test_a_training_within_an_except_has_ended():
+    """Its open window continues, as a window of "mean" does."""
+    model, reference = (compiled(dense_model(), adam(reduction="mean")) for _ in range(2))
+    first, rest = ([array[rows] for array in data()] for rows in (np.s_[:10], np.s_[10:]))
+    try:
+        raise ZeroDivisionError
+    except ZeroDivisionError:
+        fit(model, MICRO, first, epochs=1)
+    assert model.optimizer.window_position == 1
+    assert said(model, arrays=rest) == 0
+    fit(reference, MICRO, epochs=1)
+    assert_equal(state(model), state(reference), rtol=0, atol=0)
+
+
 def ask(model):
     assert model.optimizer.position_in_data(len(data()[0]), MICRO) == (0, (LENGTH + LEFT) * MICRO)
 

@@ -104,6 +104,23 @@ def unbuilt():
     return model
 
 
+class Head(layers.Layer):
+    """Makes its layer when it is built."""
+
+    def build(self, shape):
+        self.inner = layers.BatchNormalization(name="normalizes", center=False, scale=False)
+        self.inner.build(shape)
+        self.built = True
+
+    def call(self, x):
+        return self.inner(x)
+
+
+def unbuilt_head():
+    frozen = layers.BatchNormalization(trainable=False, name="frozen")
+    return keras.Sequential([layers.Dense(4), Head(), frozen, layers.Dense(2)])
+
+
 def stateful():
     x = layers.Input(batch_shape=(SIZE, 3, 1))
     return keras.Model(x, layers.Dense(2)(layers.LSTM(2, stateful=True, name="normalizes")(x)))
@@ -182,6 +199,7 @@ ROWS = {
     "batch normalization, sum": (BATCHES, batch_norm(), WHOLE, {"reduction": "sum"}, {}),
     "frozen": (None, batch_norm(trainable=False), WHOLE, {}, {}),
     "built in the first batch": (BATCHES, unbuilt, WHOLE, {}, {}),
+    "a layer made in the first batch": (BATCHES + ". They", unbuilt_head, WHOLE, {}, {}),
     "inference": (None, normalized(Inference), WHOLE, {}, {}),
     "other normalization": (None, normalized(layers.LayerNormalization), WHOLE, {}, {}),
     "batches without windows": (None, batch_norm(), WHOLE, {"accum_iters": 1}, {}),

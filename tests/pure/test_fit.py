@@ -145,6 +145,36 @@ def test_a_models_own_code_weighs_by_samples(model, said):
     assert all("and takes it for a mean over samples" in text for text in texts)
 
 
+class OwnWeighedStep(OwnStep):
+    def train_step(self, data):
+        self.optimizer.weigh(len(data[0]))
+        return super().train_step(data)
+
+
+def test_a_step_that_weighs_is_right(said):
+    model = compiled(ours(), model=OwnWeighedStep)
+    model.fit(DATA, 4, epochs=2)
+    assert_equals_big(model, epochs=2, cls=OwnStep)
+    assert said.take() == []
+
+
+class InTurns(OwnStepOnce):
+    """Calls `compute_loss` in each second step, as a GAN whose critic has steps of its own."""
+
+    calls = 0
+
+    def train_step(self, data):
+        self.calls += 1
+        return super().train_step(data) if self.calls % 2 else {"loss": 0.0}
+
+
+def test_a_weight_that_not_all_steps_ask_for():
+    callbacks = [MicroBatchWeights(lambda x, y, y_pred, sample_weight: 4)]
+    model = compiled(ours(), model=InTurns)
+    model.fit(DATA, 4, epochs=2, callbacks=callbacks)
+    assert model.calls == 6
+
+
 def test_a_weight_that_no_step_asks_for():
     callbacks = [MicroBatchWeights(lambda x, y, y_pred, sample_weight: 4)]
     with pytest.raises(ValueError, match="isn't called. Leave the callback out.*optimizer.weigh"):
