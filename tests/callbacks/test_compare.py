@@ -292,11 +292,11 @@ class Gan(keras.Model):
 @once_by_torch
 def test_dropout_that_the_first_call_makes():
     class Late(keras.layers.Layer):
-        inner = None
+        def build(self, shape):
+            self.inner = keras.layers.Dropout(0.5)
+            self.built = True
 
         def call(self, x):
-            if self.inner is None:
-                self.inner = keras.layers.Dropout(0.5)
             return self.inner(x)
 
     model = keras.Sequential([keras.layers.Dense(2), Late()])
