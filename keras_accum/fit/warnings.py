@@ -99,7 +99,8 @@ class Training:
     @_without_errors
     def end_batch(self, batch, logs=None):
         """Look after the first batch, and after the first one in slices."""
-        self._batches, in_slices = batch + 1, any(c.in_slices for c in self._slices)
+        self._batches = max(self._batches, batch + 1)  # the last epoch may be a shorter one
+        in_slices = any(c.in_slices for c in self._slices)
         if in_slices == self._in_slices:
             return
         compiled = self._callbacks.model.optimizer  # JAX syncs

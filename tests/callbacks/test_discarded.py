@@ -232,3 +232,22 @@ def test_a_pickled_optimizer_continues():
     other = compiled(dense_model(), pickle.loads(pickle.dumps(model.optimizer)))
     assert said(other, arrays=[array[:MICRO] for array in data()]) == 0
     assert other.optimizer.completed_updates == 2
+
+
+@needs_hook
+def test_a_fit_inside_of_an_epoch():
+    """It discards the open window, and the outer training goes on with a new one."""
+    inner = [array[:BIG] for array in data()]
+
+    class Nested(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if batch + 1 == LENGTH + LEFT:
+                with pytest.warns(hosts.accum.AccumulationWarning, match="are discarded"):
+                    fit(self.model, MICRO, inner, epochs=1)
+
+    model, reference = compiled(dense_model(), adam()), stock_model()
+    fit(model, MICRO, epochs=1, callbacks=[Nested()])
+    go_on(reference, stop=1, batch_size=BIG)
+    fit(reference, BIG, inner, epochs=1)
+    fit(reference, BIG, [array[(LENGTH + LEFT) * MICRO :] for array in data()], epochs=1)
+    assert_same(model, reference)

@@ -3,13 +3,14 @@
 import hosts
 import numpy as np
 import pytest
-from cases import CASES, keras2_has_no, on_adam_and_amsgrad, quick_except, quick_first
+from cases import CASES, keras2_has_no, on_adam_and_amsgrad, quick_except, quick_first, thorough
 from steps import assert_windows_equal_big_batches, gradients, made, stepper
-from training import compiled, data, dense_model
+from training import BIG, LENGTH, MICRO, assert_equal, compiled, data, dense_model, fit, state
 
 pytestmark = quick_except("tensorflow")
 
 WINDOWS = gradients([3, 3])
+EXECUTION = {"steps_per_execution": 3}
 
 
 def norm_of(gradients):
@@ -119,3 +120,21 @@ def test_complex_gradients(arguments):
         hosts.apply(ours, [np.array(grads, "complex64")], [w])
         assert ours.window_position == position
     np.testing.assert_allclose(hosts.array(w), [1.5j, 2 - 1.5j])
+
+
+@thorough
+@keras2_has_no("steps_per_execution")
+@pytest.mark.skipif(hosts.IS_TORCH, reason="Keras 3.15 refuses steps_per_execution there")
+def test_dropped_in_an_execution_of_several_steps():
+    """The first of three steps is dropped, and the window ends in another execution."""
+    (x, y), found = data(), []
+    y[3 * MICRO : 4 * MICRO] = np.nan
+    good = np.isfinite(y[:, 0])
+    for optimizer, arrays, size, more in (
+        (hosts.ours("Adam", accum_iters=LENGTH, skip_nonfinite=True), (x, y), MICRO, EXECUTION),
+        (hosts.stock("Adam"), (x[good], y[good]), BIG, {}),
+    ):
+        model = compiled(dense_model(), optimizer, **more)
+        fit(model, size, arrays)
+        found.append(state(model))
+    assert_equal(*found)

@@ -6,10 +6,23 @@ import threading
 import hosts
 import pytest
 from cases import quick_once, skip_file_on_keras2
-from training import MICRO, assert_equal, compiled, data, dense_model, go_on, slots, weights
+from training import (
+    MICRO,
+    assert_equal,
+    compiled,
+    data,
+    dense_model,
+    go_on,
+    initialize,
+    slots,
+    weights,
+)
 
 pytestmark = quick_once
 skip_file_on_keras2("train_on_batch that weighs")
+
+import programs  # noqa: E402
+
 K = 3
 
 
@@ -107,3 +120,40 @@ def test_four_threads():
     assert errors == []
     for model in models:
         assert_same(model)
+
+
+def train_by_step(find_loss):
+    """Train with a step of the user's own, in micro-batches and in big batches."""
+    found = []
+    for kind, size, more in (hosts.ours, MICRO, {"accum_iters": K}), (hosts.stock, K * MICRO, {}):
+        model = programs.make_step(kind("Adam", learning_rate=0.01, **more), find_loss)
+        x, y = (array[: 4 * K * MICRO] for array in data())
+        model.fit(x, y, batch_size=size, epochs=2, shuffle=False, verbose=0)
+        found.append(model)
+    assert_equal(*map(weights, found))
+    assert_equal(*map(slots, found))
+
+
+def test_a_student_of_a_teacher():
+    """As in a Distiller: its loss has a term by labels, and one by the outputs of a teacher."""
+    teacher = dense_model()
+    teacher.trainable = False
+    initialize(teacher)
+
+    def find_loss(model, x, y, y_pred):
+        of_teacher = programs.mean((teacher(x, training=False) - y_pred) ** 2)
+        return 0.1 * programs.mean((y - y_pred) ** 2) + 0.9 * of_teacher
+
+    train_by_step(find_loss)
+
+
+@pytest.mark.skipif(hosts.BACKEND == "jax", reason="there, a loss can't read the optimizer")
+def test_a_term_that_grows_with_the_updates():
+    """As annealing of a KL divergence by `optimizer.iterations`, which counts updates."""
+    cast = hosts.keras.ops.cast if hosts.IS_KERAS3 else hosts.tf.cast
+
+    def find_loss(model, x, y, y_pred):
+        share = cast(model.optimizer.iterations, y_pred.dtype) / 8
+        return programs.mean((y - y_pred) ** 2) + share * programs.mean(y_pred**2)
+
+    train_by_step(find_loss)
