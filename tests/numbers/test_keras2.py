@@ -4,7 +4,7 @@ import hosts
 import numpy as np
 import pytest
 import training
-from cases import CASES, on_adam_and_amsgrad
+from cases import CASES, on_adam_and_amsgrad, thorough
 from graphs import CONTROL_FLOW, operations_of_session, races
 from hosts import accum, keras
 from training import LENGTH, MICRO, assert_equal, compiled, data, dense_model, go_on, weights
@@ -451,3 +451,16 @@ def test_get_updates_of_a_subclass(calls):
     else:
         with pytest.raises(TypeError, match="`get_updates` of Own doesn't call `super"):
             hosts.build_on(optimizer, [w])
+
+
+@thorough
+def test_tensorboard_writes_gradients(tmp_path):
+    """It asks the optimizer for a micro-batch's gradients, which closes no window."""
+    options = {"histogram_freq": 1, "write_grads": True, "write_graph": False}
+    board, more = keras.callbacks.TensorBoard(str(tmp_path), **options), {"validation_data": data()}
+    case = CASES["adam"]
+    actual = training.train(training.in_windows(case), MICRO, callbacks=[board], **more)
+    training.assert_same_training(actual, training.big_batch(case))
+    (events,) = tmp_path.iterdir()
+    values = [v.tag for e in tf.train.summary_iterator(str(events)) for v in e.summary.value]
+    assert any("kernel" in tag and tag.endswith("_grad") for tag in values)
