@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import hosts
 import numpy as np
@@ -38,6 +39,33 @@ def test_continues_in_a_new_process(tmp_path):
     command = [sys.executable, hosts.SUPPORT / "formats.py", tmp_path]
     process = subprocess.run(command, env=os.environ, stderr=subprocess.PIPE, text=True)
     assert process.returncode == 0, process.stderr
+
+
+# Where each backend leaves a file, and the end of its training, for the sessions of the others.
+SHARED = Path(os.environ.get("KERAS_ACCUM_TEST_FILES", "no such folder"))
+
+
+@thorough
+@pytest.mark.usefixtures("float32")
+@pytest.mark.skipif(not hosts.IS_KERAS3, reason="only Keras 3 has backends")
+@pytest.mark.parametrize("writer", ["tensorflow", "jax", "torch"])
+def test_a_file_of_another_backend(writer, tmp_path):
+    """Saved inside a window, it continues there."""
+    folder = SHARED / "backends" if SHARED.is_dir() else tmp_path
+    file, end = folder / f"{writer}.keras", folder / f"{writer}.npz"
+    if writer == hosts.BACKEND:
+        folder.mkdir(exist_ok=True)
+        model = go_on(fresh(), 0, STOP)
+        model.save(file)
+        np.savez(end, *go_on(model, STOP).get_weights())
+    elif not end.exists():
+        pytest.skip(f"no file of this backend: `nox -s keras3_{writer} -- -m thorough` writes it")
+    model = keras.models.load_model(file, custom_objects=CLASSES)
+    assert model.optimizer.window_position == STOP % LENGTH > 0
+    model.run_eagerly, model.jit_compile = True, False  # a file of JAX has True, for torch.compile
+    with np.load(end) as expected:
+        for actual, value in zip(go_on(model, STOP).get_weights(), expected.values()):
+            np.testing.assert_allclose(actual, value, rtol=1e-5, atol=1e-6)
 
 
 # How Keras 3 builds an optimizer without variables; with TensorFlow, not for frozen layers.
