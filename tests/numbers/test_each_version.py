@@ -18,7 +18,8 @@ skip_file_on_keras2("minor versions but those of its sessions")
 pytestmark = [thorough, pytest.mark.weekly]
 
 FOUR = {name: CASES[name] for name in ("momentum", "adam", "amsgrad", "rmsprop")}
-VERSION = parse_version(keras.__version__)
+# `tf.keras` of TensorFlow 2.13 and 2.14 has no version.
+VERSION = parse_version((hosts.tf if hosts.IS_TF_KERAS else keras).__version__)
 # Keras up to 3.12 divides by the number of unmasked steps plus 1e-7, and the Keras of TensorFlow
 # 2.8 computes the mean of a loss in float32.
 IS_ROUNDED = VERSION < (2, 9) or (3,) <= VERSION < (3, 13)
