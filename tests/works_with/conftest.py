@@ -5,10 +5,14 @@ A test has a mark `row(package, what, result)`. It becomes a row of docs/works_w
 
 import json
 import os
-from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+
+try:
+    from importlib.metadata import version
+except ImportError:  # Python 3.7
+    from importlib_metadata import version
 
 # The file for the rows.
 ROWS = os.environ["KERAS_ACCUM_TEST_WORKS_WITH"]

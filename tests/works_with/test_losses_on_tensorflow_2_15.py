@@ -27,8 +27,8 @@ def trained(build, loss, arrays):
 
 def assert_warns_and_differs(train, by):
     with pytest.warns(hosts.accum.AccumulationWarning, match="it compares samples with each other"):
-        actual = run(train, ours(), MICRO)
-    assert distance(actual, run(train, stock(), BIG)) > by
+        actual = run(train, ours, MICRO)
+    assert distance(actual, run(train, stock, BIG)) > by
 
 
 # -- images ----------------------------------------------------------------------------------------

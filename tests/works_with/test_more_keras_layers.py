@@ -62,8 +62,8 @@ def detector(optimizer, batch_size):
 def test_detector():
     """The guess: not equal, and nothing is said. `fit` warns of its own `compute_loss`."""
     with pytest.warns(hosts.accum.AccumulationWarning, match="the model's own `compute_loss`"):
-        actual = run(detector, ours(), MICRO)
-    assert distance(actual, run(detector, stock(), BIG)) > 1e-3
+        actual = run(detector, ours, MICRO)
+    assert distance(actual, run(detector, stock, BIG)) > 1e-3
 
 
 @pytest.mark.row(
