@@ -146,9 +146,12 @@ FOR_TF_KERAS = (
     *("tensorflow-probability==0.23.0", "tensorflow-model-optimization==0.8.1"),
     *("deepxde==1.15.0", "gpflow==2.11.2", "adversarial-robustness-toolbox==1.20.1"),
     *("keras-cv-attention-models==1.4.3", "keras-tuner==1.4.8", "networkx==3.6.1"),
+    *("deepchem==2.8.0", "dill==0.3.9", "greenlet==3.5.6"),
 )
 # Whose needs are outdated: another Keras, or programs to train from a shell.
-FOR_TF_KERAS_ALONE = "qkeras==0.9.0", "pyparser==1.0", "parse==1.6.5"
+FOR_TF_KERAS_ALONE = (
+    *("qkeras==0.9.0", "pyparser==1.0", "parse==1.6.5", "gpflux==0.4.5", "trieste==4.5.1"),
+)
 # Packages that need the Keras 2 of TensorFlow 2.15. tensorflow-addons has ended.
 ADDONS = (
     *("tensorflow-cpu==2.15.1", "tensorflow-addons==0.23.0", "neural-structured-learning==1.4.0"),
@@ -163,6 +166,46 @@ ADDONS_ALONE = (
     *("fpdf==1.7.2", "astroNN==1.1.0", "elephas==7.3.0", "pyspark==4.0.0", "py4j==0.10.9.9"),
     *("tf-models-official==2.15.0", "tensorflow-privacy==0.9.0", "dp-accounting==0.4.3"),
     *("tf-agents==0.19.0", "gym==0.23.0", "gym-notices==0.1.0"),
+)
+# Packages of 2016 to 2021 for Keras 2.2.4 on TensorFlow 1, and what they import.
+FOR_KERAS_2 = (
+    *("keras-rl==0.4.2", "keras-importance-sampling==0.10", "keras-gradient-noise==0.11"),
+    *("keras-lookahead==0.9.0", "keras-pickle-wrapper==1.0.5", "keras-lr-finder==0.1"),
+    *("coremltools==3.4", "keras-retinanet==0.5.1", "mrcnn==0.2", "bert4keras==0.11.5"),
+    *("keras-radam==0.15.0", "innvestigate==1.0.9", "livelossplot==0.3.4", "keras2onnx==1.7.0"),
+    *("tensorflowjs==1.7.4", "tensorflow-determinism==0.3.0", "keras-tqdm==2.0.1"),
+    *("imbalanced-learn==0.6.2", "talos==0.6.3"),
+    *("onnx==1.12.0", "onnxconverter-common==1.9.0", "tensorflow-hub==0.7.0"),
+    *("keras-resnet==0.2.0", "wrangle==0.6.7", "astetik==1.16", "chances==0.1.9"),
+    *("kerasplotlib==1.0", "fire==0.7.1"),
+)
+NEEDS_ON_KERAS_2 = (
+    *("keras==2.2.4", "blinker==1.6.3", "mpmath==1.3.0", "sympy==1.10.1", "tqdm==4.66.1"),
+    *("future==1.0.0", "scikit-image==0.18.3", "ipython==7.34.0", "pandas==1.1.5"),
+    *("statsmodels==0.12.2", "seaborn==0.11.2", "requests", "progressbar2==4.2.0"),
+    *("opencv-python-headless==4.5.5.64", "imgaug==0.4.0", "importlib-metadata"),
+)
+NEEDS_ON_TENSORFLOW_2_10 = (
+    *("tensorflow-cpu==2.10.1", "numpy==1.23.5", "scipy==1.10.1", "scikit-learn==1.1.3"),
+    *("pandas==1.5.3", "matplotlib==3.6.3", "sympy==1.14.0", "networkx==2.8.8", "tqdm==4.70.1"),
+    *("chardet==7.7.0", "pybtex==0.26.1", "langdetect==1.0.9", "jieba==0.42.1"),
+    *("seqeval==1.2.2", "syntok==1.4.4", "whoosh==2.7.4", "numba==0.56.4", "pydantic==1.10.13"),
+    *("catalogue==2.0.10", "toml==0.10.2", "dill==0.3.6", "dm-tree==0.1.8", "tabulate==0.10.0"),
+    *("colorama==0.4.6", "PyYAML==6.0.4", "typeguard==2.13.3", "cloudpickle==3.1.3"),
+    *("combo==0.1.3", "transformers==4.25.1"),
+)
+# Packages of 2019 to 2022 for the Keras of TensorFlow 2.10, whose needs ask for other versions.
+FOR_TENSORFLOW_2_10 = (
+    "--ignore-requires-python",  # stellargraph asks for Python 3.8 or older
+    *("adabelief-tf==0.2.1", "tf-madgrad==1.0.2", "keras-adabound==0.6.0", "params-flow==0.8.2"),
+    *("keras-rectified-adam==0.20.0", "one-cycle-tf==0.0.3", "keras-buoy==0.1.4.1"),
+    *("alt-model-checkpoint==2.0.3", "tensorflow-lattice==2.0.11", "sciann==0.6.8.6"),
+    *("tensorflow-model-remediation==0.1.7", "pyod==1.0.9", "alibi-detect==0.10.5"),
+    *("keras-gcn==0.15.0", "keras-transformer==0.40.0", "ktrain==0.37.6", "stellargraph==1.2.1"),
+    *("keras-bert==0.89.0", "keras-multi-head==0.29.0", "keras-self-attention==0.51.0"),
+    *("keras-position-wise-feed-forward==0.8.0", "keras-layer-normalization==0.16.0"),
+    *("keras-embed-sim==0.10.0", "keras-pos-embd==0.13.0", "py-params==0.10.2", "params==0.9.0"),
+    *("dm-sonnet==2.0.1", "tensorflow-hub==0.12.0", "fastprogress==1.0.3", "cchardet==2.1.7"),
 )
 SAY_VERSION = "import keras; print(keras.__version__)"
 # What compiles for an NVIDIA GPU without one, for `accelerators`.
@@ -314,7 +357,7 @@ def works_with_tf_keras(session):
     """Packages for tf_keras. Prints their rows of docs/works_with.md."""
     install_for_rows(session, "", *FOR_TF_KERAS)
     session.install("--no-compile", "--no-deps", *FOR_TF_KERAS_ALONE)
-    names = "on_tf_keras", "more_on_tf_keras"
+    names = "on_tf_keras", "more_on_tf_keras", "science_on_tf_keras"
     print_rows(session, ["tf_keras"], *(f"works_with/test_{name}.py" for name in names))
 
 
@@ -328,6 +371,23 @@ def works_with_addons(session):
     print_rows(session, ["addons"], "works_with/test_addons.py", *tests)
 
 
+@nox.session(python=find_python("3.7"), venv_backend="venv")  # too old for virtualenv
+def works_with_keras2(session):
+    """Packages for Keras 2.2.4. Prints their rows of docs/works_with.md."""
+    install_for_rows(session, "[keras2]", *NEEDS_ON_KERAS_2)
+    session.install("--no-compile", "--no-deps", *FOR_KERAS_2)
+    names = "on_keras_2", "more_on_keras_2"
+    print_rows(session, ["keras2"], *(f"works_with/test_{name}.py" for name in names))
+
+
+@nox.session(python=find_python("3.10", "3.9"))
+def works_with_tensorflow_2_10(session):
+    """Packages on TensorFlow 2.10. Prints their rows of docs/works_with.md."""
+    install_for_rows(session, "", *NEEDS_ON_TENSORFLOW_2_10)
+    session.install("--no-compile", "--no-deps", *FOR_TENSORFLOW_2_10)
+    print_rows(session, ["tensorflow_2_10"], "works_with/test_on_tensorflow_2_10.py")
+
+
 def install_for_rows(session, extra, *requirements):
     if not session.python:
         skip(session, "the packages are pinned for a Python that isn't installed")
@@ -335,7 +395,7 @@ def install_for_rows(session, extra, *requirements):
 
 
 def print_rows(session, names, *tests):
-    """Run these tests on each backend, or on `tf_keras` or `addons`, and print their rows."""
+    """Run these tests on each backend, or on a Keras 2, and print their rows."""
     rows = {name: Path(session.create_tmp(), f"{name}.json").resolve() for name in names}
     for name, file in rows.items():
         file.unlink(missing_ok=True)
@@ -345,6 +405,8 @@ def print_rows(session, names, *tests):
             host, settings["KERAS_BACKEND"] = "keras3", name
         elif name == "tf_keras":
             settings["TF_USE_LEGACY_KERAS"] = "1"
+        elif name == "keras2":
+            host = "keras2"
         check(session, host, *tests, "-m", "thorough", posargs=(), **settings)
     session.run("python", "docs/site/rows_of_works_with.py", *map(str, rows.values()))
 

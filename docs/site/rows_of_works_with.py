@@ -10,6 +10,7 @@ from pathlib import Path
 
 BACKENDS = {"tensorflow": "TensorFlow", "jax": "JAX", "torch": "PyTorch"}
 BACKENDS.update(tf_keras="tf_keras", addons="TensorFlow 2.15")
+BACKENDS.update(keras2="Keras 2.2.4", tensorflow_2_10="TensorFlow 2.10")
 
 
 def table(files):

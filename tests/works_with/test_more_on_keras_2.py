@@ -3,7 +3,6 @@
 import hosts
 import numpy as np
 import pytest
-import training
 from against_stock import RATE, assert_equals_big_batch, distance, ours, run, stock
 from hosts import keras
 from training import (
@@ -12,7 +11,6 @@ from training import (
     LENGTH,
     MICRO,
     SAMPLES,
-    WINDOWS,
     compiled,
     data,
     dense_model,
@@ -32,7 +30,6 @@ pytestmark = [
 def off(train, by):
     """Our weights differ from the big batch's."""
     found = distance(run(train, ours, MICRO), run(train, stock, BIG))
-    print("off by", found)
     assert found > by
 
 
@@ -42,7 +39,7 @@ ANCHORS = 6
 def detections():
     """Targets for anchors of each image: a class, and whether the anchor has an object."""
     random = np.random.default_rng(3)
-    objects = (random.uniform(size=(SAMPLES, ANCHORS)) < np.linspace(0.1, 0.9, SAMPLES)[:, None])
+    objects = random.uniform(size=(SAMPLES, ANCHORS)) < np.linspace(0.1, 0.9, SAMPLES)[:, None]
     labels = np.stack([objects, objects], -1).astype("float32")
     x = random.uniform(-1, 1, (SAMPLES, ANCHORS, 3)).astype("float32")
     return x, labels
@@ -290,9 +287,7 @@ def test_determinism(monkeypatch):
     assert_equals_big_batch(train)
 
 
-@pytest.mark.row(
-    "keras-tqdm", "`TQDMCallback`", "the bar counts samples, so it is the big batch's"
-)
+@pytest.mark.row("keras-tqdm", "`TQDMCallback`", "the bar counts samples, so it is the big batch's")
 def test_tqdm():
     """The guess: the bar counts micro-batches."""
     import io

@@ -11,9 +11,6 @@ from training import (
     EPOCHS,
     LENGTH,
     MICRO,
-    SAMPLES,
-    UPDATES,
-    assert_equal,
     batches,
     compiled,
     data,
@@ -103,7 +100,7 @@ def test_svrg():
                 wrapper.train_batch(x, y, None)
         return weights(model)
 
-    pair = lambda: SGDInOrder(lr=RATE, momentum=0.9), our_sgd  # noqa: E731
+    pair = lambda: SGDInOrder(lr=RATE, momentum=0.9), our_sgd
     assert_equals_big_batch(train, optimizers=pair)
 
 
@@ -210,7 +207,7 @@ def test_lr_finder(tmp_path, monkeypatch):
         return train
 
     # A rate alone, so that the stock optimizer keeps nothing of the search.
-    pair = lambda: hosts.stock("SGD", learning_rate=RATE), lambda: our_sgd(momentum=0.0)  # noqa: E731
+    pair = lambda: hosts.stock("SGD", learning_rate=RATE), lambda: our_sgd(momentum=0.0)
     assert_equals_big_batch(train_with(True), optimizers=pair)
     expected = run(train_with(False), pair[0], BIG)
     assert distance(run(train_with(False), pair[1], MICRO), expected) > 1e-3

@@ -6,7 +6,7 @@ import hosts
 import numpy as np
 import pytest
 import training
-from against_stock import RATE, assert_equals_big_batch, distance, ours, run, stock
+from against_stock import RATE, assert_equals_big_batch, distance, ours, run
 from hosts import accum, keras
 from training import BIG, EPOCHS, LENGTH, MICRO, SAMPLES, data, dense_model, initialize
 
@@ -57,9 +57,11 @@ def trained_deep_gp(optimizers, batch_size, **more):
 
 
 @pytest.mark.row(
-    "gpflux", "`DeepGP.as_training_model()`", "equal to the big batch with one layer; below others, "
-    "layers draw samples, so it is another run, as with dropout",
-)  # fmt: skip
+    "gpflux",
+    "`DeepGP.as_training_model()`",
+    "equal to the big batch with one layer; of several, the lower ones draw samples, so it is "
+    "another run, as with dropout",
+)
 def test_gpflux():
     """The guess: equal, as each layer's KL is divided by `num_data`."""
     pair = newer, our_newer
@@ -124,8 +126,8 @@ def test_trieste():
     copied = copy.deepcopy(model)
     for each in (model, copied):
         each.optimize(arrays)
-    found, expected = ([v.numpy() for v in m.model_gpflux.trainable_variables] for m in (copied, model))
-    print(max(np.abs(a - b).max() for a, b in zip(found, expected)))
+    for a, b in zip(*(m.model_gpflux.trainable_variables for m in (copied, model))):
+        np.testing.assert_array_equal(a.numpy(), b.numpy())
     model = made(newer(), BIG)
     model.optimize(arrays)
     copied = copy.deepcopy(model)
@@ -214,6 +216,4 @@ def test_deepchem_variables(tmp_path):
     )
     assert_equals_big_batch(train_by(True), optimizers=sgd)
     expected = run(train_by(False), sgd[0], BIG)
-    found = distance(run(train_by(False), sgd[1], MICRO), expected)
-    print("off by", found)
-    assert found > 1e-3
+    assert distance(run(train_by(False), sgd[1], MICRO), expected) > 1e-3
