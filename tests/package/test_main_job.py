@@ -37,6 +37,7 @@ def test_it_shows_what_it_claims():
     job = run()
     assert job.returncode == 0, job.stdout + job.stderr
     assert job.stdout.count("holds: ") == 3 and "FAILS" not in job.stdout
+    assert job.stdout.splitlines()[-1] == main.HINT and "--plot" in main.HINT
     assert f"keras_accum.{hosts.HOST} on tensorflow, " in job.stdout
     assert job.stdout.splitlines()[0].endswith(", in full float32")
     assert "after 2 of 25 micro-batches" in job.stdout
