@@ -552,7 +552,8 @@ def check(session, host, folder, *options, python="python", posargs=None, **envi
     settings["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     settings["KERAS_ACCUM_TEST_SUMMARY"] = str(said(session, "did not finish"))
     posargs = session.posargs if posargs is None else posargs
-    chosen = *SECOND_TIER, *options, *posargs  # pytest uses the last `-m` of several
+    # Pytest uses the last `-m` and `-r` of several. `summary` counts what is skipped.
+    chosen = *SECOND_TIER, "-rfE", *options, *posargs
     with session.chdir(TESTS):
         command = python, "-m", "pytest", folder, *chosen
         session.run(*command, env=settings, external=python != "python")
@@ -588,14 +589,14 @@ def skip(session, reason):
 
 @nox.session(venv_backend="none")
 def summary(session):
-    """Print what the earlier sessions ran and skipped, and how to run the rest."""
+    """Print what earlier sessions ran and how to run the rest; after `rest`, what was skipped."""
+    if session.posargs != ["rest"]:
+        session.log("Not run: other hosts, versions and rows; several processes, kills, notebooks.")
+        session.log("To run these in about 20 minutes: .venv/bin/nox -r -s rest")
     folder = PROJECT / session.cache_dir / "said"
     for file in sorted(folder.glob("*"), key=lambda file: file.stat().st_mtime):
         first, *others = file.read_text().splitlines() or [""]
         session.log(f"{file.name}: {first}")
-        for line in others:
+        for line in others if session.posargs == ["rest"] else ():
             session.log(f"    {line}")
         file.unlink()
-    if session.posargs != ["rest"]:
-        session.log("Not run: other hosts, versions and rows; several processes, kills, notebooks.")
-        session.log("To run these in about 20 minutes: .venv/bin/nox -r -s rest")
