@@ -28,7 +28,7 @@ def test_every_page_is_in_the_navigation():
     assert pages - set(re.findall(r"[\w/]+\.md", settings.partition("\nnav:")[2])) == set()
 
 
-@pytest.mark.parametrize("name", ["weights", "slices"])
+@pytest.mark.parametrize("name", ["weights", "slices", "choose"])
 def test_a_picture_is_what_its_script_draws(name, monkeypatch):
     monkeypatch.syspath_prepend(str(DOCS / "site"))
     drawn = "\n".join(importlib.import_module(f"draw_{name}").drawing()) + "\n"
