@@ -90,6 +90,8 @@ def row(block, updates, position, only_on=True):
         row("validation with the big batch", 2, 0, hosts.IS_KERAS3),
         row("ask your model", 0, 0, not hosts.IS_KERAS2),
         row("a monitor", 1, 0, hosts.IS_KERAS3),
+        row("log it", 2, 0, hosts.IS_KERAS3),
+        row("the norm of a window's gradient", 2, 0, hosts.IS_KERAS3),
         row("callbacks that count updates", 2, 0, hosts.IS_KERAS3),
         row("validate every 4 updates", 12, 0, hosts.IS_KERAS3),
     ],
@@ -431,6 +433,53 @@ def test_what_a_model_holds_after_moving_averages():
     for weight, average, of_raw in zip(model.get_weights(), averages, kept[-1]):
         np.testing.assert_array_equal(weight, average)
         assert np.abs(weight - of_raw).max() > 0
+
+
+LOGS = re.findall(r"(?m)^\| .+ \| `(log = (\w+)\..+?)` \|", TEXT)
+
+
+@quick_once_on_keras3
+@pytest.mark.skipif(not hosts.IS_KERAS3, reason="for Keras 3")
+@pytest.mark.parametrize("line, package", LOGS, ids=[line.split("(")[0] for line, _ in LOGS])
+def test_where_numbers_are_logged(line, package, tmp_path, monkeypatch):
+    """Each line of the table in the block, on the hosts that have its package."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    needed = {"TensorBoard": "tensorboard", "Wandb": "wandb.integration.keras"}
+    needed = [module for name, module in needed.items() if name in line]
+    names = {"keras": keras, **{name: pytest.importorskip(name) for name in (package, *needed)}}
+    if package == "tqdm":
+        pytest.importorskip("tqdm.keras")
+    if package == "wandb":
+        names["wandb"].init()
+    (old,) = re.findall(r"(?m)^log = .*", BLOCKS["log it"])
+    seen = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda update, logs: counts.append(logs["completed_updates"])
+    )
+    code, counts = BLOCKS["log it"].replace(old, line), []
+    code = code.replace("OnUpdates([log])", "OnUpdates([log, seen])")
+    exec(code, {**names, "model": initialize(dense_model()), "x": X, "y": Y, "seen": seen})
+    assert counts == [1, 2]
+    if "CSVLogger" in line:
+        assert "completed_updates" in Path("log.csv").read_text("utf-8").splitlines()[0]
+
+
+@quick_once_on_keras3
+@pytest.mark.skipif(not hosts.IS_KERAS3, reason="for Keras 3")
+def test_the_norm_of_a_window():
+    """It is how far stock SGD with a rate of 1 moves the weights at the big batch."""
+    x, y = X[:50].astype("float32"), Y[:50].astype("float32")
+    models = [initialize(dense_model(dtype="float32")) for _ in range(2)]
+    start = models[0].get_weights()
+    logs = {}
+    kept = keras.callbacks.LambdaCallback(on_train_batch_end=lambda update, of: logs.update(of))
+    code = BLOCKS["the norm of a window's gradient"].replace("[LogNorm()]", "[LogNorm(), kept]")
+    exec(code, {"model": models[0], "x": x, "y": y, "kept": kept})
+    models[1].compile(keras.optimizers.SGD(1.0), loss="mse")
+    models[1].fit(x, y, batch_size=50, verbose=0)
+    moved = [a - b for a, b in zip(start, models[1].get_weights())]
+    expected = np.sqrt(sum((part**2).sum() for part in moved))
+    np.testing.assert_allclose(logs["gradient_norm"], expected, rtol=1e-5)
 
 
 @quick_once_on_keras3
