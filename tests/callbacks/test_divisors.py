@@ -206,12 +206,13 @@ def adding(*are_means):
 
 COMPARES, SUM = "isn't a mean over samples", "the loss '.*' is a sum"
 ONE, ADDED = "it returns one number", "Give `add_loss` their mean"
+OWN = "can't read the.* model's own"
 INPUTS = "Layers add losses, such as activity penalties"
 # The model, its data, its loss, what is said, and whether the big batch's weights are right.
 ROWS = {
     "graphs": (of_graphs, graphs, mean_square, ONE, True),
-    "graphs, own words": (own_words, graphs, None, None, True),
-    "graphs, own step": (of_step(of_graphs), graphs, None, None, True),
+    "graphs, own words": (own_words, graphs, None, OWN, True),
+    "graphs, own step": (of_step(of_graphs), graphs, None, OWN, True),
     "graphs, penalties": (
         *(lambda: of_graphs(activity_regularizer="l2"), graphs),
         *("mse", INPUTS, False),

@@ -5,7 +5,7 @@ import threading
 
 import hosts
 import pytest
-from cases import quick_once, skip_file_on_keras2
+from cases import own_code, quick_once, skip_file_on_keras2
 from training import (
     MICRO,
     assert_equal,
@@ -134,6 +134,7 @@ def train_by_step(find_loss):
     assert_equal(*map(slots, found))
 
 
+@own_code
 def test_a_student_of_a_teacher():
     """As in a Distiller: its loss has a term by labels, and one by the outputs of a teacher."""
     teacher = dense_model()
@@ -147,6 +148,7 @@ def test_a_student_of_a_teacher():
     train_by_step(find_loss)
 
 
+@own_code
 @pytest.mark.skipif(hosts.BACKEND == "jax", reason="there, a loss can't read the optimizer")
 def test_a_term_that_grows_with_the_updates():
     """As annealing of a KL divergence by `optimizer.iterations`, which counts updates."""
