@@ -166,6 +166,9 @@ ADDONS_ALONE = (
     *("fpdf==1.7.2", "astroNN==1.1.0", "elephas==7.3.0", "pyspark==4.0.0", "py4j==0.10.9.9"),
     *("tf-models-official==2.15.0", "tensorflow-privacy==0.9.0", "dp-accounting==0.4.3"),
     *("tf-agents==0.19.0", "gym==0.23.0", "gym-notices==0.1.0"),
+    *("OpenNMT-tf==2.32.0", "pyonmttok==1.38.1", "ctranslate2==4.8.5", "rouge==1.0.1"),
+    *("sacrebleu==2.6.0", "portalocker==4.4.2", "lxml==6.1.3", "colorama==0.4.6"),
+    *("regex==2026.11.19", "tabulate==0.10.0"),
 )
 # Packages of 2016 to 2021 for Keras 2.2.4 on TensorFlow 1, and what they import.
 FOR_KERAS_2 = (
@@ -368,7 +371,8 @@ def works_with_addons(session):
     session.install("--no-compile", "--no-deps", *ADDONS_ALONE)
     names = ("", "losses_", "rules_")
     tests = [f"works_with/test_{name}on_tensorflow_2_15.py" for name in names]
-    print_rows(session, ["addons"], "works_with/test_addons.py", *tests)
+    tests += [f"works_with/test_{name}.py" for name in ("addons", "opennmt")]
+    print_rows(session, ["addons"], *tests)
 
 
 @nox.session(python=find_python("3.7"), venv_backend="venv")  # too old for virtualenv
