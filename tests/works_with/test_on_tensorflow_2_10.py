@@ -240,7 +240,8 @@ import numpy as np
 import sciann as sn
 from keras_accum.tf_keras import AdamAccumulate
 place = sn.Variable("x", dtype="float32")
-model = sn.SciModel(place, sn.Functional("u", place, [4], "tanh"), "mse", AdamAccumulate(accum_iters=4))
+u = sn.Functional("u", place, [4], "tanh")
+model = sn.SciModel(place, u, "mse", AdamAccumulate(accum_iters=4))
 model.train(np.ones((2, 1)), [np.ones((2, 1))], batch_size=1, epochs=1)
 """
 
