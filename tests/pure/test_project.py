@@ -52,6 +52,19 @@ def test_the_public_names_are_literals(module):
     assert sorted(names) == sorted(n for n, text in where if text.startswith(IN_ALL[module]))
 
 
+def test_a_package_index_shows_no_relative_link():
+    """Once setup.py has a URL, README's links and pictures are of this version and exist."""
+    url = "https://github.com/some/repository"
+    _, rest = read("setup.py").split("# A link or an image", 1)
+    names = {"re": re, "REPOSITORY": url, "VERSION": "1.2.3"}
+    exec("#" + rest.partition("\nURLS = ")[0], names)
+    found = names["with_absolute_links"](read("README.md"))
+    assert "```diff" in found and not re.findall(r"\]\((?!https://|#)[^)]*\)", found)
+    files = re.findall(rf"\]\({url}/(?:blob|raw)/v1\.2\.3/([^)#]+)", found)
+    assert len(files) > 40 and [name for name in files if not (PROJECT / name).exists()] == []
+    assert "/blob/v1.2.3/docs/images/" not in found  # a page around the picture
+
+
 def test_the_workflows_run_sessions_that_exist():
     nodes = ast.parse(read("noxfile.py")).body
     sessions = {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
