@@ -653,8 +653,7 @@ def test_from_1_x():
 @pytest.mark.skipif(not hosts.IS_KERAS3, reason="about Keras 3's own accumulation")
 def test_in_place_of_keras_s_own():
     before = run("before: Keras's own", keras=keras)["optimizer"]
-    for block in ("after: Keras's own", "from another package"):
-        after = run(block)["optimizer"]
-        assert type(after) is accum.AdamAccumulate
-        assert after.accum_iters == before.gradient_accumulation_steps
-        assert float(after.learning_rate) == float(before.learning_rate)
+    after = run("after: Keras's own")["optimizer"]
+    assert type(after) is accum.AdamAccumulate
+    assert after.accum_iters == before.gradient_accumulation_steps
+    assert float(after.learning_rate) == float(before.learning_rate)
