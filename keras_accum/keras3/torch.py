@@ -19,7 +19,7 @@ from keras import ops
 
 from keras_accum.engine.parts import Parts, Replicas, scalar_dtype
 from keras_accum.engine.window import is_known
-from keras_accum.host import check_members, import_private
+from keras_accum.host import check_members
 from keras_accum.keras3 import overrides
 from keras_accum.keras3.store import Keras3Store
 from keras_accum.keras3.update import Keras3Update
@@ -28,7 +28,6 @@ from keras_accum.keras3.values import Keras3Values
 # The member of Keras's own class overridden here, beside those in `overrides`.
 OF_KERAS = ("_backend_update_step",)
 check_members(keras, keras.optimizers.Optimizer, OF_KERAS)
-in_stateless_scope = import_private(keras, "keras.src.backend", "in_stateless_scope")
 # Private members of PyTorch: one call for all tensors.
 OF_TORCH = "_foreach_add", "_foreach_add_", "_foreach_mul_", "_foreach_norm", "_foreach_zero_"
 OF_UTILITIES = "_flatten_dense_tensors", "_unflatten_dense_tensors"
@@ -91,9 +90,9 @@ class TorchValues(Keras3Values):
     def all_finite(self, gradients):
         if self.is_traced():
             return super().all_finite(gradients)
-        if _have_norms(gradients):  # the largest of norms is NaN if one of them is
-            norms = torch._foreach_norm(gradients, math.inf)
-            return int(torch.stack(norms).max() < math.inf)
+        if _have_norms(gradients):
+            norms = torch.stack(torch._foreach_norm(gradients, math.inf))
+            return int(norms.max() < math.inf)  # false for NaN, which the maximum keeps
         are_finite = torch.stack([torch.isfinite(gradient).all() for gradient in gradients])
         return self.count_if(are_finite.all())
 
@@ -174,6 +173,12 @@ class TorchValues(Keras3Values):
 
     def zero_each(self, replicas, totals):
         torch._foreach_zero_(self._read(totals).tensors)
+
+
+def _is_in_scope():
+    """Return True in a scope that may replace the values of variables, as another scope knows."""
+    with keras.StatelessScope(initialize_variables=False) as scope:
+        return scope.original_scope is not None
 
 
 def _read_tensors(totals):
@@ -265,7 +270,7 @@ class TorchOverrides(overrides.Overrides):
     @torch.no_grad()
     def apply(self, grads, trainable_variables=None):
         values = self._accumulation.values
-        values.is_plain = not (values.is_traced() or in_stateless_scope())
+        values.is_plain = not (values.is_traced() or _is_in_scope())
         try:
             return super().apply(grads, trainable_variables)
         finally:
