@@ -233,6 +233,11 @@ def root(y_true, y_pred):
     return mean((y_true - y_pred) ** 2) ** 0.5
 
 
+def root_in_part(y_true, y_pred):
+    """The window differs by 8e-6 if the weights are 1."""
+    return mean((y_true - y_pred) ** 2) + 5e-5 * root(y_true, y_pred)
+
+
 def neighbours(y_true, y_pred):
     """Compare each second sample with the one before."""
     return mean(top(0.0, 1 + total((y_pred[0::2] - y_pred[1::2]) ** 2, -1)))
@@ -407,6 +412,10 @@ ROWS.update(
         "neighbouring rows": row("equal", "", more=lambda: {"loss": neighbours}),
         "at its optimum": row("undecided", "Rounding is large", at_its_optimum),
         "draws by itself": row("undecided", RANDOM, lambda: network(Draws())),
+        "a part of a loss that compares samples": row(
+            *("differs", "", lambda: dense(kernel_initializer="ones")),
+            more=lambda: {"loss": root_in_part},
+        ),
         "a small head that draws": row(
             *("undecided", RANDOM, small_head_draws, SCORES), more=lambda: {"loss": "mse"}
         ),
