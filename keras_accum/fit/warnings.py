@@ -146,7 +146,8 @@ class Training:
             # A later training may be an epoch's rest, and own steps may call the optimizer twice.
             if options.ends_with_epoch and not is_endless:
                 own = find_own_methods(self._model, self._host.keras.Model, "train_step")
-                is_open = (updates, position) == (0, 0) and not own and self._batches < now.length
+                is_short = 0 < self._batches < now.length
+                is_open = (updates, position) == (0, 0) and not own and is_short
             if is_open and is_endless:
                 warn_once(optimizer, _ENDLESS)
             elif is_open and optimizer.reduction != "mean":

@@ -29,7 +29,14 @@ import hosts
 import numpy as np
 import pytest
 import training
-from cases import once_by_torch, quick_first, skip_file_on_keras2, third_by_torch, thorough
+from cases import (
+    once_by_torch,
+    own_code,
+    quick_first,
+    skip_file_on_keras2,
+    third_by_torch,
+    thorough,
+)
 from hosts import keras
 from training import assert_equal
 
@@ -468,6 +475,7 @@ def test_compute_loss_in_a_step_of_ones_own(said, find_loss):
         model.fit(x, y, batch_size=3, verbose=0)
 
 
+@own_code
 def test_a_step_without_compute_loss_weighs_by_samples():
     """A mean over samples is exact, with a short last batch."""
     x, y = (array[:11] for array in training.data())
