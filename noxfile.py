@@ -177,7 +177,7 @@ FOR_KERAS_2 = (
     *("coremltools==3.4", "keras-retinanet==0.5.1", "mrcnn==0.2", "bert4keras==0.11.5"),
     *("keras-radam==0.15.0", "innvestigate==1.0.9", "livelossplot==0.3.4", "keras2onnx==1.7.0"),
     *("tensorflowjs==1.7.4", "tensorflow-determinism==0.3.0", "keras-tqdm==2.0.1"),
-    *("imbalanced-learn==0.6.2", "talos==0.6.3"),
+    *("imbalanced-learn==0.6.2", "talos==0.6.3", "tensorflow-constrained-optimization==0.2"),
     *("onnx==1.12.0", "onnxconverter-common==1.9.0", "tensorflow-hub==0.7.0"),
     *("keras-resnet==0.2.0", "wrangle==0.6.7", "astetik==1.16", "chances==0.1.9"),
     *("kerasplotlib==1.0", "fire==0.7.1"),

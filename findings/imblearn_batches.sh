@@ -6,7 +6,8 @@
 # Why it matters: batches of 4 have 1 to 3 samples of the smaller class. Which samples are never trained on
 # depends on the batch size, so a big batch and its micro-batches train on other data: choose a size that
 # divides the number of drawn samples.
-# Source: none that we know of
+# Source: https://github.com/scikit-learn-contrib/imbalanced-learn/issues/713,
+# https://github.com/scikit-learn-contrib/imbalanced-learn/pull/1204
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

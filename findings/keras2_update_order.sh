@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Expectation: with a constant gradient, Adam's first update is the learning rate, for each weight. SGD's
-# update reads the gradients of the weights before it.
+# Expectation: Adam's first update is the learning rate, for each weight.
 # What happens: Keras 2.2.4 and 2.3.1 give TensorFlow 1.15.5 an update without an order. In most builds of
 # the same model, Adam's bias correction reads `iterations` after it was raised, so the first update is
 # 0.744 of the rate. Which of both you get can change from build to build.
 # Why it matters: two trainings by the stock optimizer from one start can be far apart, so whoever compares
 # accumulation with the big batch there sees a difference that isn't accumulation's. Compare with NumPy.
-# Source: none that we know of
+# Source: https://github.com/keras-team/keras/issues/10769 on the order of updates in general, and
+# https://github.com/tensorflow/tensorflow/issues/28215 on Nadam
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

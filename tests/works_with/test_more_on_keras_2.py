@@ -342,3 +342,28 @@ def test_talos():
 
     assert lr_normalizer(1.0, keras.optimizers.Adam) == 1e-3
     assert lr_normalizer(1.0, hosts.accum.AdamAccumulate) == 1.0
+
+
+@pytest.mark.row(
+    "tensorflow-constrained-optimization",
+    "`ProxyLagrangianOptimizerV1(AdamAccumulate(...))`",
+    "AttributeError in `minimize`: it needs an optimizer of TensorFlow 1",
+)
+def test_constrained():
+    """The guess: an error that names ours."""
+    import tensorflow_constrained_optimization as tfco
+
+    weight = hosts.tf.Variable([1.0, 2.0])
+
+    class Problem(tfco.ConstrainedMinimizationProblem):
+        num_constraints = 1
+
+        def objective(self):
+            return hosts.tf.reduce_sum(weight**2)
+
+        def constraints(self):
+            return hosts.tf.reshape(1 - hosts.tf.reduce_sum(weight), (1,))
+
+    optimizer = tfco.ProxyLagrangianOptimizerV1(ours(), num_constraints=1)
+    with pytest.raises(AttributeError, match="AdamAccumulate"):
+        optimizer.minimize(Problem(), var_list=[weight])

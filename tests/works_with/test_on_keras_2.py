@@ -30,10 +30,6 @@ pytestmark = [
 SGD = {"learning_rate": RATE, "momentum": 0.9}
 
 
-def sgd():
-    return hosts.stock("SGD", **SGD)
-
-
 def our_sgd(**arguments):
     return hosts.ours("SGD", accum_iters=LENGTH, **{**SGD, **arguments})
 
@@ -106,7 +102,8 @@ def test_svrg():
 
 @pytest.mark.row(
     "keras-importance-sampling", "`KatyushaWrapper`",
-    "not equal: it reads the rate alone, and makes its own step for each micro-batch, silently",
+    "not equal: it reads the rate alone, and makes its own step for each micro-batch, silently; "
+    "use `SVRGWrapper`",
 )  # fmt: skip
 def test_katyusha():
     """The guess: equal, as the other one."""
