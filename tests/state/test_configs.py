@@ -75,7 +75,7 @@ def test_a_schedule(name, way):
 def test_a_length_that_was_set(length, way):
     """A config and a copy say it. They have accumulators also for 1: other lengths may follow."""
     cls, optimizer = accum.AdamAccumulate, accum.AdamAccumulate(accum_iters=5)
-    told = pytest.warns(UserWarning, match="only `close_window`")
+    told = pytest.warns(UserWarning, match="`apply_partial_window` can update")
     with told if length is None else contextlib.nullcontext():
         optimizer.accum_iters = length
     for again in (WAYS[way](optimizer), cls.from_optimizer(optimizer)):
