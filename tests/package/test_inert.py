@@ -7,7 +7,7 @@ from unittest import mock
 
 import hosts
 import pytest
-from cases import keras2_has_no, once_by_torch, once_on_keras3
+from cases import keras2_has_no, once_by_torch, once_on_keras3, own_code
 from hosts import keras
 from processes import python
 from training import MICRO, UPDATES, compiled, data, dense_model, fit
@@ -181,6 +181,7 @@ def test_with_a_part_of_the_user_s_own(make, said):
     assert sum("was whole" in str(warning.message) for warning in found) == said
 
 
+@own_code
 @pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="only tf_keras compiles several optimizers")
 @pytest.mark.parametrize("make", [hosts.stock, hosts.ours])
 def test_several_optimizers(make):
