@@ -416,9 +416,6 @@ ROWS.update(
             *("differs", "", lambda: dense(kernel_initializer="ones")),
             more=lambda: {"loss": root_in_part},
         ),
-        "a small head that draws": row(
-            *("undecided", RANDOM, small_head_draws, SCORES), more=lambda: {"loss": "mse"}
-        ),
         "draws and drops": row(
             *("undecided", OFF, lambda: network(Draws(), layers.Dropout(0.5))),
         ),
@@ -465,6 +462,9 @@ if hosts.IS_KERAS3:
             "divided by weights": row("equal", "", data=(X, Y, WEIGHTS), more=by_weights),
             "a sum beside a penalty": row(
                 "differs", IN_SLICES, lambda: network(kernel_regularizer="l2"), more=sums
+            ),
+            "a small head that draws": row(
+                *("undecided", RANDOM, small_head_draws, SCORES), more=lambda: {"loss": "mse"}
             ),
             "slices": row("equal", "", options=STOCK, **slices()),
             "slices, the batch's loss": row(
