@@ -54,6 +54,7 @@ class GAN(keras.Model):
         losses, gradients = losses_and_gradients(compute, weights)
         with no_grad():
             for optimizer, of_net, variables in zip(self.optimizers, gradients, weights):
+                optimizer.weigh(keras.ops.shape(real)[0])  # by which both losses are divided
                 optimizer.apply_gradients(zip(of_net, variables))
         return {"generator": losses[0], "critic": losses[1]}
 
