@@ -60,7 +60,7 @@ def dice(**arguments):
     "not equal, as it divides by all masks of the batch; `fit` warns",
 )
 def test_dice():
-    """The guess: not equal, and nothing is said. `fit` tries the loss, and warns."""
+    """The guess: not equal, and nothing is said. `fit` warns."""
     assert_warns_and_differs(dice(), by=1e-3)
 
 
