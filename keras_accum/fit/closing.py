@@ -92,6 +92,8 @@ class EndsWindowsFirst(EndsWindows):
     def _shorten(self, optimizer, left):
         """Let the open window close with the epoch's last batches, `left` of them."""
         accumulation = optimizer._accumulation
+        if accumulation.window is None:
+            return  # the first step builds it, and the epoch's end closes the window of a state
         counts = accumulation.counts()
         position = counts.position + left
         if counts.position and position < counts.length and not accumulation.find_frozen():

@@ -215,7 +215,8 @@ ROWS = {
     "graphs, own step": (of_step(of_graphs), graphs, None, OWN, True),
     "graphs, penalties": (
         *(lambda: of_graphs(activity_regularizer="l2"), graphs),
-        *("mse", INPUTS, False),
+        # A graph of TensorFlow doesn't know the number of nodes.
+        *("mse", None if hosts.IS_TENSORFLOW else INPUTS, False),
     ),
     "cosine": (network, pairs, keras.losses.CosineSimilarity(axis=0), COMPARES, False),
     "a user's": (network, samples, squares, None, True),

@@ -15,6 +15,7 @@ import training
 from cases import (
     Case,
     on_adam,
+    own_code,
     quick_first,
     quick_once,
     skip_file_on_keras2,
@@ -288,9 +289,10 @@ class InFunctions(keras.Model):
         return {"loss": loss}
 
 
+@own_code
 @pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="about functions of TensorFlow")
 def test_a_loss_in_a_function_of_the_train_step():
-    """Its micro-batches weigh by samples, without a warning."""
+    """Its micro-batches weigh by samples."""
     found = []
     ours = hosts.ours("SGD", accum_iters=LENGTH)
     for optimizer, size in (ours, MICRO), (hosts.stock("SGD"), SAMPLES):

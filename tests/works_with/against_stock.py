@@ -1,7 +1,10 @@
 """A package's own training: with the stock optimizer at the big batch, and with ours."""
 
+import contextlib
+
 import hosts
 import numpy as np
+import pytest
 import training
 from hosts import keras
 from training import BIG, LENGTH, MICRO
@@ -33,14 +36,19 @@ def distance(actual, expected):
     return max(np.abs(actual[name] - value).max() for name, value in expected.items())
 
 
-def assert_equals_big_batch(train, atol=1e-6, optimizers=(stock, ours), ours_at=MICRO, kept=()):
+def assert_equals_big_batch(
+    train, atol=1e-6, optimizers=(stock, ours), ours_at=MICRO, kept=(), says=None
+):
     """Compare what `train(optimizer, batch_size)` returns, but for names with a word of `kept`.
 
-    The stock optimizer at the micro-batch has to be far from it, or nothing would be tested.
+    The stock optimizer at the micro-batch has to be far from it, or nothing would be tested. `says`
+    is a text in a warning of ours.
     """
     theirs, accumulating = optimizers
     expected = run(train, theirs, BIG)
-    actual = run(train, accumulating, ours_at)
+    warns = pytest.warns(hosts.accum.AccumulationWarning, match=says)
+    with warns if says else contextlib.nullcontext():
+        actual = run(train, accumulating, ours_at)
     other = run(train, theirs, MICRO)
     compared = [name for name in expected if not any(word in name for word in kept)]
     expected = {name: expected[name] for name in compared}

@@ -104,7 +104,11 @@ def recommender(task, call):
     return train
 
 
-@pytest.mark.row("tensorflow-recommenders", "`tasks.Ranking`", "equal to the big batch")
+@pytest.mark.row(
+    "tensorflow-recommenders",
+    "`tasks.Ranking`",
+    "equal to the big batch, with a warning: a model of its own has a `compute_loss`",
+)
 def test_ranking():
     """The guess: equal, since this loss is a mean."""
     import tensorflow_recommenders as tfrs
@@ -114,7 +118,7 @@ def test_ranking():
         return task(labels=hosts.tf.ones_like(predicted), predictions=predicted)
 
     task = lambda: tfrs.tasks.Ranking(keras.losses.MeanSquaredError())  # noqa: E731
-    assert_equals_big_batch(recommender(task, call))
+    assert_equals_big_batch(recommender(task, call), says="own `compute_loss`")
 
 
 @pytest.mark.row(
@@ -171,7 +175,7 @@ def test_pruning():
     import tensorflow_model_optimization as tfmot
 
     sparsity = tfmot.sparsity.keras
-    warns = pytest.warns(hosts.accum.AccumulationWarning, match="A layer that counts steps")
+    warns = pytest.warns(hosts.accum.AccumulationWarning, match="Layers keep values")
 
     def train(optimizer, batch_size):
         length = LENGTH if training.is_ours(optimizer) else 1
