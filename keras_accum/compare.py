@@ -463,7 +463,7 @@ def _compare(trainer, plan, notes):
         verdict, by_variable = big.judge(window)
         in_both = _list_texts(caught_in_both)
         warned = [text for text in _list_texts(caught) if text not in in_both]
-        advice = _advise(trainer, plan, big, verdict, warned)
+        advice = _advise(trainer, plan, big, verdict)
     notes = [*_describe(trainer.count, by_variable), *notes]
     if verdict == "equal":
         notes += _note_embeddings(trainer)
@@ -564,8 +564,8 @@ def _distance(a, b):
     return distance / size if size else math.inf if distance else 0.0
 
 
-def _advise(trainer, plan, big, verdict, warned):
-    """Return the next step if the verdict needs one and no warning says it, else ""."""
+def _advise(trainer, plan, big, verdict):
+    """Return the next step if the verdict needs one, else ""."""
     if verdict == "equal":
         return ""
     if verdict == "undecided":
@@ -578,7 +578,7 @@ def _advise(trainer, plan, big, verdict, warned):
             verdicts, (rows, _) = zip(*map(big.judge, windows))
             if set(verdicts) == {"equal"}:
                 return _REMEDY.format(rows[0].distance, text)
-    return "" if warned else _UNKNOWN.format("; ".join(remedies))
+    return _UNKNOWN.format("; ".join(remedies))
 
 
 def _list_remedies(plan, package, count):

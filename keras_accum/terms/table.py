@@ -140,8 +140,10 @@ class Loss(NamedTuple):
         """Return the problem with a loss that the model's own code puts together."""
         known = [(name, divisor.value) for name, divisor in self.kept]
         for term, divisor in zip(self.terms, divisors):
-            if divisor is not Divisor.SAMPLES:
-                known.append((term.name, term.obstacle or divisor.value))
+            if divisor is Divisor.UNKNOWN and term.obstacle:
+                known.append((term.name, term.obstacle))
+            elif divisor not in (Divisor.SAMPLES, Divisor.UNKNOWN):
+                known.append((term.name, divisor.value))
         beside = _BESIDE.format(*known[0]) if known else ""
         if self.own == OWN_STEP:
             return _UNREADABLE.format(self.own, beside, BY_CALL, "")

@@ -177,7 +177,10 @@ def test_later_epochs_of_a_dataset_of_unknown_length():
     dataset = tf.data.Dataset.from_generator(generate, output_signature=of_batch)
     model, seen = compiled(dense_model(), adam()), Seen()
     model.fit(dataset, epochs=3, shuffle=False, verbose=0, callbacks=[seen])
-    assert seen.positions == [1, 2, 3, 0, 1, 2, *2 * [1, 2, 3, 0, 1, 2, 3]]
+    if not hosts.IS_KERAS3:
+        lengths = 3 * lengths[:1]  # tf_keras takes no more than in the first epoch
+    later = [1, 2, 3, 0, 1, 2, 3][: lengths[1]]
+    assert seen.positions == [1, 2, 3, 0, 1, 2, *2 * later]
     reference = compiled(dense_model(), hosts.stock("Adam", learning_rate=0.01))
     for length in lengths:
         rows = batches(MICRO, ARRAYS)[:length]

@@ -24,7 +24,9 @@ def term(divisor, key=1, size=6, masked=False, name="it", obstacle="", is_of_bag
     """A term as the table reads it, by default of six samples with a value each."""
     kind = Divisor[divisor.upper()]
     found = SimpleNamespace(name=name, divisor=kind, key=key, size=size, shape=(6, key))
-    found.depends_on_data, found.obstacle = masked, obstacle
+    found.depends_on_data = masked
+    # A term has words for this also where its divisor is known.
+    found.obstacle = obstacle or "" if divisor == "unknown" else "isn't asked for"
     found.is_of_bag = is_of_bag
     return found
 
