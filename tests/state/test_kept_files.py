@@ -14,7 +14,7 @@ from hosts import keras
 from write_files import BY_GRADIENTS, KEPT, STOP, WRITER, fresh
 
 pytestmark = pytest.mark.usefixtures("float32")
-FILES = hosts.TESTS / "files"
+FILES, accum = hosts.TESTS / "files", hosts.accum
 NAMES = dict(CLASSES)
 if hosts.IS_KERAS3:  # which doesn't know the short name in HDF5
     NAMES["mse"] = keras.losses.mean_squared_error
@@ -118,6 +118,11 @@ def test_a_kept_file_is_read(release, writer, row, form, tmp_path):
     saved, end = ([truth[f"{when}_{i}"] for i in range(4)] for when in ("saved", "end"))
     if hosts.IS_KERAS3 and writer.startswith("tf_keras") and form == "h5":
         path = with_a_loss_that_keras_3_reads(path, tmp_path)
+    if hosts.IS_KERAS2 and release == "3.0.0" and not writer.startswith("keras2"):
+        # Since 2.2, `train_on_batch` weighs, and Keras 2 has no weights.
+        with pytest.raises(accum.StateError, match="open window has weights.*apply_partial"):
+            hosts.build(load(path, row, form, saved))
+        return
     model = load(path, row, form, saved)
     hosts.build(model)
     assert (model.optimizer.completed_updates, model.optimizer.window_position) == (1, 2)
