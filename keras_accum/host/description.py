@@ -51,10 +51,13 @@ class Host:
         """Return the values that a layer's calls may change, without its random state."""
         return [*getattr(layer, "_non_trainable_variables", ()), *self.list_states(layer)]
 
+    def is_stateful(self, layer):
+        """Return True for a recurrent layer that carries states from batch to batch."""
+        return isinstance(layer, self.keras.layers.RNN) and layer.stateful
+
     def list_states(self, layer):
         """Return what a stateful recurrent layer carries from batch to batch."""
-        is_stateful = isinstance(layer, self.keras.layers.RNN) and layer.stateful
-        states = self.flatten(layer.states) if is_stateful else []
+        states = self.flatten(layer.states) if self.is_stateful(layer) else []
         return [state for state in states if state is not None]  # None before `build`
 
     def list_buffers(self, model):

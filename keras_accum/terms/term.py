@@ -66,8 +66,6 @@ class Term:
     values: the result of the loss's `call`, None if its `__call__` is a user's.
     shape: the shape of `values`; empty if unknown.
     targets: the first array of the loss's targets.
-    is_of_bag: True if the model returns one row, and y has another number or one that a graph
-        doesn't know.
     masks: the masks on the output and on `values`; each may be None.
     is_own: True if the loss runs a user's code.
     is_in_loss: False if its weight in `compile(loss_weights=...)` is 0.
@@ -81,8 +79,7 @@ class Term:
         self.shape, self.targets = read_shape(values), host.flatten(y_true)[0]
         rank = getattr(getattr(values, "shape", None), "rank", 0)  # None in a graph of TensorFlow
         self._is_number = values is not None and self.shape == () and rank == 0
-        rows, found = (count_rows(a) for a in (self.targets, host.flatten(y_pred)[0]))
-        self.is_of_bag = found == 1 != rows
+        self._outputs = y_pred
         self.masks = [host.get_mask(y_pred), host.get_mask(values)]
         self._sample_weight = host.flatten(sample_weight)[0]  # Keras takes a list of one array
         self.is_in_loss = not isinstance(weight, numbers.Real) or weight != 0
@@ -90,6 +87,15 @@ class Term:
     @property
     def name(self):
         return self.loss.name or type(self.loss).__name__
+
+    @property
+    def is_of_bag(self):
+        """True if the model returns one row, and y another number or one that a graph doesn't know.
+
+        Only a loss that can't be read asks for it.
+        """
+        outputs = self._host.flatten(self._outputs)[0]
+        return count_rows(outputs) == 1 != count_rows(self.targets)
 
     @property
     def size(self):

@@ -228,10 +228,15 @@ def test_train_on_batch_continues():
 @needs_hook
 def test_a_pickled_optimizer_continues():
     """It has no training of this process behind it."""
-    model = interrupted()
+    model, reference = interrupted(), stock_model()
     other = compiled(dense_model(), pickle.loads(pickle.dumps(model.optimizer)))
+    other.set_weights(model.get_weights())
     assert said(other, arrays=[array[:MICRO] for array in data()]) == 0
     assert other.optimizer.completed_updates == 2
+    go_on(reference, stop=1, batch_size=BIG)
+    window = [np.r_[array[BIG : BIG + LEFT * MICRO], array[:MICRO]] for array in data()]
+    reference.train_on_batch(*window)
+    assert_same(other, reference)
 
 
 @needs_hook

@@ -186,9 +186,8 @@ class MicroBatches(InTrainFunction):
         obstacles = {_OWN.format(name): True for name in own}
         obstacles[f'"auto" and steps_per_execution={steps}'] = self._size == "auto" and steps != 1
         for layer in model._flatten_layers():
-            is_stateful = isinstance(layer, keras.layers.RNN) and layer.stateful
             text = f"the stateful layer {layer.name}, whose states belong to batches"
-            obstacles[text] = is_stateful
+            obstacles[text] = self.host.is_stateful(layer)
         for variable in model.trainable_variables:  # such as float8 scales
             is_overwritten = variable.overwrite_with_gradient
             obstacles[f"{variable.name}, which is overwritten by its gradient"] = is_overwritten
