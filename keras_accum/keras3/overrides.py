@@ -101,6 +101,7 @@ class Overrides(Convertible):
             accumulation.state.expect(None if self.built else BY_LOADING)
             return
         accumulation.state.check_loader()
+        host.check_members(keras, self._iterations, ["_value"])  # read past Keras's `value`
         # Somebody may have set the attribute since.
         self._check_one_accumulation(self.gradient_accumulation_steps)
         if not self._is_stock:

@@ -15,6 +15,14 @@ def is_named(name, package):
     )
 
 
+@pytest.mark.skipif(not hosts.IS_KERAS3, reason="of Keras 3")
+def test_of_a_variable():
+    optimizer = hosts.ours("Adam", accum_iters=2)
+    del optimizer._iterations._value
+    with is_named("_value", "keras"):
+        optimizer.build([hosts.variable([1.0], "w")])
+
+
 @pytest.mark.skipif(not hosts.IS_TORCH, reason="of PyTorch")
 @pytest.mark.parametrize("name", ["_foreach_norm", "_flatten_dense_tensors"])
 def test_of_torch(name, monkeypatch):
