@@ -105,36 +105,42 @@ class Loss(NamedTuple):
     def decide(self):
         """Return the Decision for this loss."""
         divisors = [term.divisor for term in self.terms]
-        if Divisor.COMPARES in divisors:
-            return _by_samples(_COMPARES.format(*self._find(divisors, Divisor.COMPARES)))
-        if self.adds_sums:
-            beside = [divisor for divisor in divisors if divisor is not Divisor.NOTHING]
-            if self.own or beside or self.adds_means or self.is_penalized:
-                return _by_samples(_ADDED_SUM)
+        problem = self._find_problem(divisors)
+        if problem is not None:
+            return Decision(Way.BY_SAMPLES, problem, problem)
+        if self.adds_sums or {*divisors} == {Divisor.NOTHING}:
             return Decision(Way.AS_SUM)
-        if self.own:
-            return _by_samples(self._explain_own(divisors))
-        unread = [term for term in self.terms if term.divisor is Divisor.UNKNOWN and term.obstacle]
-        if unread:
-            text = _OF_BAG if unread[0].is_of_bag else _OF_USER
-            return _by_samples(text.format(unread[0].name, unread[0].obstacle))
-        if Divisor.NOTHING in divisors:
-            if {*divisors} == {Divisor.NOTHING} and not (self.adds or self.is_penalized):
-                return Decision(Way.AS_SUM)
-            name, _ = self._find(divisors, Divisor.NOTHING)
-            return _by_samples(_SUM_BESIDE.format(name, self.remedy))
         if not divisors or Divisor.UNKNOWN in divisors:  # by Keras's rules, means over samples
-            if {*divisors} <= {Divisor.UNKNOWN, Divisor.SAMPLES}:
-                return Decision(Way.BY_SAMPLES, strict_problem=self._explain_strict(divisors))
-            return _by_samples(self._explain_several(divisors))
-        if len(divisors) == 1 and not self.adds:
-            return Decision(Way.BY_DIVISOR)
-        keys, problem = [term.key for term in self.terms], self._explain_several(divisors)
-        if all(isinstance(key, int) for key in keys):
-            return Decision(Way.BY_DIVISOR, None, None, self._list_sizes(keys), problem)
-        if len({*keys}) == 1 and not self.adds:
-            return Decision(Way.BY_DIVISOR)
-        return _by_samples(problem)
+            return Decision(Way.BY_SAMPLES, strict_problem=self._explain_strict(divisors))
+        sizes = self._list_sizes()
+        problem = self._explain_several(divisors) if sizes else None
+        return Decision(Way.BY_DIVISOR, sizes=sizes, if_unequal=problem)
+
+    def _find_problem(self, divisors):
+        """Return why no weight makes windows exact, and what to write; None if one does."""
+        kinds, read = {*divisors}, {*divisors} - {Divisor.NOTHING, Divisor.UNKNOWN}
+        if Divisor.COMPARES in kinds:
+            return _COMPARES.format(*self._find(divisors, Divisor.COMPARES))
+        if self.adds_sums:
+            is_alone = kinds <= {Divisor.NOTHING} and not (self.own or self.adds_means)
+            return None if is_alone and not self.is_penalized else _ADDED_SUM
+        if self.own:
+            return self._explain_own(divisors)
+        for term, divisor in zip(self.terms, divisors):
+            if divisor is Divisor.UNKNOWN and term.obstacle:
+                return (_OF_BAG if term.is_of_bag else _OF_USER).format(term.name, term.obstacle)
+        if Divisor.NOTHING in kinds:
+            if kinds == {Divisor.NOTHING} and not (self.adds or self.is_penalized):
+                return None
+            return _SUM_BESIDE.format(self._find(divisors, Divisor.NOTHING)[0], self.remedy)
+        if Divisor.UNKNOWN in kinds:
+            return None if read <= {Divisor.SAMPLES} else self._explain_several(divisors)
+        is_one = len({term.key for term in self.terms}) == 1 and not self.adds
+        return None if is_one or self._have_ratios() else self._explain_several(divisors)
+
+    def _have_ratios(self):
+        """True if the shapes of values tell the divisors' ratios."""
+        return all(isinstance(term.key, int) for term in self.terms)
 
     def _explain_own(self, divisors):
         """Return the problem with a loss that the model's own code puts together."""
@@ -160,13 +166,17 @@ class Loss(NamedTuple):
         """Return the name of the first term with this divisor, and the words for the divisor."""
         return self.terms[divisors.index(divisor)].name, divisor.value
 
-    def _list_sizes(self, keys):
+    def _list_sizes(self):
         """Return the numbers of values in each term, and of rows if layers add losses.
 
-        If a graph doesn't know one of them, the numbers are those per sample.
+        If a graph doesn't know one of them, the numbers are those per sample. Empty for a single
+        divisor.
         """
+        if len(self.terms) + self.adds == 1 or not self._have_ratios():
+            return ()
         rows = [self.inputs] * self.adds
         sizes = [*(term.size for term in self.terms), *rows]
+        keys = (term.key for term in self.terms)
         return [*keys, *[1] * len(rows)] if None in sizes else sizes
 
     def _explain_several(self, divisors):
@@ -178,7 +188,3 @@ class Loss(NamedTuple):
 
 def _describe(term):
     return f"{term.name!r} of values {term.shape}"
-
-
-def _by_samples(problem):
-    return Decision(Way.BY_SAMPLES, problem, problem)
