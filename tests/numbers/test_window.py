@@ -4,7 +4,7 @@ import hosts
 import numpy as np
 import pytest
 import training
-from cases import CASES, on_adam, on_adam_and_amsgrad, on_each_rule
+from cases import ADAM, CASES, on_adam, on_adam_and_amsgrad, on_each_rule
 from hosts import keras
 from training import BIG, LENGTH, MICRO, assert_equal, assert_moved, batches, go_on, state, weights
 
@@ -68,6 +68,21 @@ def test_a_new_accum_iters_takes_effect_at_the_next_window(case):
     go_on(reference, arrays=(x[BIG:], y[BIG:]), batch_size=2 * MICRO)
     assert_moved(start, weights(model))
     assert_equal(state(model), state(reference))
+
+
+@pytest.mark.skipif(not hosts.IS_TENSORFLOW or hosts.IS_KERAS2, reason="about TensorFlow 2")
+def test_the_step_of_an_optimizer_that_is_built_is_traced_once():
+    """Ours makes no variables in a step, after which TensorFlow would trace it again."""
+    traces = []
+
+    def loss(y, p):
+        traces.append(y)
+        return (y - p) ** 2
+
+    model = training.compiled(training.dense_model(), training.in_windows(ADAM), loss)
+    model.optimizer.build(model.trainable_variables)
+    training.fit(model, MICRO)
+    assert len(traces) == 1
 
 
 def test_callback_needs_our_optimizer():
