@@ -251,7 +251,7 @@ RATIOS = {
     '`gate="conditional"`, over the default gate, both with `reduction="mean"`': (
         *(CONDITIONAL, DEFAULT),
     ),
-    'with weights, over `reduction="mean"`': (WEIGHTED, DEFAULT),
+    'weighing micro-batches, over `reduction="mean"`': (WEIGHTED, DEFAULT),
 }
 
 

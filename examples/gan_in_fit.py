@@ -33,11 +33,16 @@ def losses_and_gradients(compute, weights):
     return [loss.detach() for loss in losses], gradients
 
 
+def make_optimizer():
+    return AdamAccumulate(1e-3, accum_iters=5)
+
+
 class GAN(keras.Model):
     def __init__(self, generator, critic):
         super().__init__()
         self.nets = [generator, critic]
-        self.optimizers = [AdamAccumulate(1e-3, accum_iters=5) for net in self.nets]
+        # attributes of the model, so that `fit` and `compare_with_big_batch` find them
+        self.generator_optimizer, self.critic_optimizer = make_optimizer(), make_optimizer()
         self.built = True  # `fit` on PyTorch would call it
 
     def train_step(self, data):
@@ -52,8 +57,9 @@ class GAN(keras.Model):
         # Both gradients before either update
         weights = [net.trainable_variables for net in self.nets]
         losses, gradients = losses_and_gradients(compute, weights)
+        optimizers = self.generator_optimizer, self.critic_optimizer
         with no_grad():
-            for optimizer, of_net, variables in zip(self.optimizers, gradients, weights):
+            for optimizer, of_net, variables in zip(optimizers, gradients, weights):
                 optimizer.weigh(keras.ops.shape(real)[0])  # by which both losses are divided
                 optimizer.apply_gradients(zip(of_net, variables))
         return {"generator": losses[0], "critic": losses[1]}
@@ -64,5 +70,5 @@ generator = keras.Sequential([keras.Input((8,)), keras.layers.Dense(2)])
 model = GAN(generator, keras.Sequential(critic))
 model.compile()
 model.fit(noise, real, batch_size=10, epochs=3, shuffle=False)
-optimizer = model.optimizers[0]
+optimizer = model.generator_optimizer
 print(f"{optimizer.completed_updates} updates")
