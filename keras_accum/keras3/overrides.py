@@ -156,8 +156,8 @@ class Overrides(Convertible):
         if not self.built:
             with keras.name_scope(self.name, caller=self):  # as in the stock class, for equal paths
                 self.build(variables)
-        is_complete = all(g is not None for g in grads)
-        if is_complete and store.has_all(variables):
+        missing = [v for g, v in zip(grads, variables) if g is None]
+        if store.has_all(variables) and not missing:
             variables = store.variables
         else:
             check_known(store, variables)
@@ -165,9 +165,9 @@ class Overrides(Convertible):
             if not pairs:
                 accumulation.pending.forget()  # there is no micro-batch
                 return super().apply(grads, variables)  # returns or raises, as stock
-            missing = [store.get_name(v) for g, v in zip(grads, variables) if g is None]
             if missing:
-                warn(f"Gradients do not exist for {', '.join(missing)} in this micro-batch.")
+                names = ", ".join(map(store.get_name, missing))
+                warn(f"Gradients do not exist for {names} in this micro-batch.")
             grads, variables = map(list, zip(*pairs))
         if self.loss_scale_factor is not None:  # sums are unscaled: the factor may change
             grads = [_unscale(gradient, self.loss_scale_factor) for gradient in grads]

@@ -92,7 +92,7 @@ class TorchValues(Keras3Values):
             return super().all_finite(gradients)
         if _have_norms(gradients):
             norms = torch.stack(torch._foreach_norm(gradients, math.inf))
-            return int(norms.max() < math.inf)  # false for NaN, which the maximum keeps
+            return int(norms.max().item() < math.inf)  # false for NaN, which the maximum keeps
         are_finite = torch.stack([torch.isfinite(gradient).all() for gradient in gradients])
         return self.count_if(are_finite.all())
 

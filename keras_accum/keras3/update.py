@@ -33,7 +33,7 @@ class Keras3Update(parts.Update):
 
     @property
     def is_updating(self):
-        return self.filter is not None
+        return bool(self._filters)
 
     def make_filter(self, switch, switch_of):
         """Return the filter for an update."""
