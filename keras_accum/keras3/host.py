@@ -9,6 +9,8 @@ from keras_accum.host.layers import normalizes_batches, torch_modules
 from keras_accum.keras3.masks import get_mask, set_mask
 
 IS_TORCH = keras.backend.backend() == "torch"
+# Keras wraps the model in DistributedDataParallel if `torch.distributed` is initialized.
+WRAPS_MODEL = IS_TORCH and parse_version(keras.__version__) >= (3, 16)
 
 
 def read(variable):
@@ -54,7 +56,7 @@ class _Host(Host):
         return [*means[:1], *(() if container is None else container.metrics)]
 
     def find_process_group(self, model):
-        if IS_TORCH and parse_version(keras.__version__) >= (3, 16):
+        if WRAPS_MODEL:
             check_members(keras, model, ["ddp_model"])
         wrapper = getattr(model, "ddp_model", None)
         return None if wrapper is None else wrapper.process_group

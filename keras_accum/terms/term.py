@@ -107,16 +107,16 @@ class Term:
         """The kind of number that Keras divides the loss by, a Divisor."""
         if self.values is None:  # a user's `__call__` may do anything
             return Divisor.UNKNOWN
-        reduction = self.loss.reduction
+        reduction, has_samples = self.loss.reduction, self._has_samples
         # A gradient of several values is that of their sum. One number is neither summed nor not.
-        is_sum = reduction == "sum" or self._has_samples and reduction in (None, "none")
+        is_sum = reduction == "sum" or has_samples and reduction in (None, "none")
         is_sum = is_sum and not self._is_number
         compares = self._name_in_keras == "circle" or self._reduces_samples
-        if not self.is_own and (compares or not (self._has_samples or is_sum)):
+        if not self.is_own and (compares or not (has_samples or is_sum)):
             return Divisor.UNKNOWN if self._is_mean_of_samples else Divisor.COMPARES
         if is_sum:
             return Divisor.NOTHING
-        if not self._has_samples or not are_means([self.loss]):
+        if not has_samples or not are_means([self.loss]):
             return Divisor.UNKNOWN
         if self.depends_on_data:
             return Divisor.SAMPLE_WEIGHTS if self._divides_by_weights else Divisor.UNMASKED
