@@ -29,6 +29,7 @@ import keras_accum
 VARIABLES, WINDOW = 99, 8
 OURS = {
     "plain": {},
+    "mean": {"reduction": "mean"},
     "weighted": {"reduction": "weighted"},
     "skip_nonfinite": {"skip_nonfinite": True},
     "skip_norm": {"skip_norm": 1e9},
@@ -81,7 +82,7 @@ def time_fit(rounds):
     """Return medians of seconds of an epoch."""
     random = np.random.default_rng(0)
     x, y = (random.normal(size=(16 * WINDOW * 4, n)).astype("float32") for n in (8, 1))
-    ours = ("plain", "weighted")
+    ours = ("plain", "mean", "weighted")
     made = {n: keras_accum.AdamAccumulate(accum_iters=WINDOW, **OURS[n]) for n in ours}
     made["own"] = keras.optimizers.Adam(gradient_accumulation_steps=WINDOW)
     models = {}

@@ -115,10 +115,10 @@ def test_where_pytorch_waits():
 def test_the_time_of_python_is_printed():
     program = str(PROJECT / "benchmarks" / "launch.py")
     job = subprocess.run([sys.executable, program, "--rounds", "1"], capture_output=True, text=True)
-    *_, head, _, plain, weighted, nonfinite, norm = job.stdout.splitlines()
+    *_, head, _, plain, mean, weighted, nonfinite, norm = job.stdout.splitlines()
     assert head == "| | inside a window | its end | `fit` |"
-    assert [row.split(" | ")[0] for row in (plain, weighted, nonfinite, norm)] == [
-        *("| plain", "| weighted", "| skip_nonfinite", "| skip_norm")
+    assert [row.split(" | ")[0] for row in (plain, mean, weighted, nonfinite, norm)] == [
+        *("| plain", "| mean", "| weighted", "| skip_nonfinite", "| skip_norm")
     ]
     assert head in read("benchmarks/README.md")
 
