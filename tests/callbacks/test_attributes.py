@@ -5,42 +5,25 @@ import numpy as np
 import pytest
 from hosts import accum, keras
 from training import data
+from zoo import Halves
 
 if hosts.IS_KERAS2 or hosts.BACKEND == "jax":
     pytest.skip("a train step that calls several optimizers", allow_module_level=True)
 
 
-class Two(keras.Model):
-    """Two halves, each with its own optimizer: one is an attribute, the other in a dictionary."""
+class InDictionary(Halves):
+    """Its second optimizer is in a dictionary."""
 
     def __init__(self, first, second):
-        super().__init__()
-        self.a, self.b = (keras.layers.Dense(2, use_bias=False) for _ in range(2))
-        self.first, self.more = first, {"second": second}
+        super().__init__(first, None)
+        self.more = {"second": second}
 
-    def call(self, x):
-        return self.a(x) + self.b(x)
-
-    def train_step(self, batch):
-        x, y = batch
-        pairs = ((self.a, self.first), (self.b, self.more["second"]))
-        variables = [v for layer, _ in pairs for v in layer.trainable_variables]
-        if hosts.IS_TORCH:
-            self.zero_grad()
-            loss = keras.ops.mean(keras.ops.square(self(x) - y))
-            loss.backward()
-            gradients = [v.value.grad for v in variables]
-        else:
-            with hosts.tf.GradientTape() as tape:
-                loss = hosts.tf.reduce_mean(hosts.tf.square(self(x) - y))
-            gradients = tape.gradient(loss, variables)
-        for (_, optimizer), gradient, variable in zip(pairs, gradients, variables):
-            optimizer.apply_gradients([(gradient, variable)])
-        return {"loss": loss}
+    def list_optimizers(self):
+        return self.first, self.more["second"]
 
 
 def trained(first, second, callbacks=()):
-    model, (x, y) = Two(first, second), data()
+    model, (x, y) = InDictionary(first, second), data()
     model(x[:1])
     for layer in (model.a, model.b):
         layer.set_weights([np.full((3, 2), 0.5)])

@@ -8,6 +8,7 @@ import pytest
 from cases import quick_once, skip_file_on_keras2
 from hosts import keras
 from training import LENGTH, MICRO, assert_equal, compiled, data, dense_model, fit, slots, weights
+from zoo import Interrupt
 
 pytestmark = quick_once
 
@@ -24,11 +25,6 @@ def Weights():
 Apply = accum.ApplyPartialWindow
 
 SOME = [array[: (LENGTH + 1) * MICRO] for array in data()]
-
-
-class Stop(keras.callbacks.Callback):
-    def on_train_batch_end(self, batch, logs=None):
-        raise KeyboardInterrupt
 
 
 def model_of():
@@ -56,7 +52,7 @@ def test_after_a_break(first, then):
     own, start = model.train_function, model.get_weights()
     callbacks = [make() for make in first]
     with pytest.raises(KeyboardInterrupt):
-        train(model, *callbacks, Stop())
+        train(model, *callbacks, Interrupt())
     model.set_weights(start)
     hosts.build(other)
     model.optimizer.set_state(other.optimizer.get_state())

@@ -1,7 +1,6 @@
 """An open window that a training left when it didn't end, and `discard_window`."""
 
 import pickle
-import warnings
 
 import hosts
 import numpy as np
@@ -12,35 +11,24 @@ from training import (
     BIG,
     LENGTH,
     MICRO,
+    SAMPLES,
+    WINDOWS,
     assert_equal,
+    assert_same_models,
     compiled,
     data,
     dense_model,
     fit,
     go_on,
-    slots,
+    our_warnings,
     state,
-    weights,
 )
+from zoo import Interrupt
 
 pytestmark = quick_once
 needs_hook = pytest.mark.skipif(hosts.IS_KERAS2, reason="there, nothing looks at trainings")
+IN_EPOCH = WINDOWS * LENGTH
 LEFT = 2  # micro-batches in the window that is left open, after a whole one
-
-
-class Stop(keras.callbacks.Callback):
-    """Interrupts a training after a micro-batch of an epoch, by default of the first."""
-
-    def __init__(self, error=KeyboardInterrupt, epoch=0, batches=LENGTH + LEFT):
-        super().__init__()
-        self.error, self.epochs, self.batches = error, epoch + 1, batches
-
-    def on_epoch_begin(self, epoch, logs=None):
-        self.epochs -= 1
-
-    def on_train_batch_end(self, batch, logs=None):
-        if not self.epochs and batch + 1 == self.batches:
-            raise self.error
 
 
 def adam(**arguments):
@@ -54,22 +42,16 @@ def stock_model():
 def interrupted(optimizer=None, error=KeyboardInterrupt):
     model = compiled(dense_model(), optimizer or adam())
     with pytest.raises(error):
-        fit(model, MICRO, callbacks=[Stop(error)])
+        fit(model, MICRO, callbacks=[Interrupt(LENGTH + LEFT, error)])
     assert (model.optimizer.completed_updates, model.optimizer.window_position) == (1, LEFT)
     return model
 
 
 def said(model, **arguments):
     """Train for an epoch, and return how often `fit` said that it discards."""
-    with warnings.catch_warnings(record=True) as found:
-        warnings.simplefilter("always")
+    with our_warnings() as texts:
         fit(model, MICRO, epochs=1, **arguments)
-    return sum("are discarded" in str(warning.message) for warning in found)
-
-
-def assert_same(model, reference):
-    assert_equal(weights(model), weights(reference))
-    assert_equal(slots(model), slots(reference))
+    return sum("are discarded" in text for text in texts)
 
 
 @needs_hook
@@ -81,7 +63,7 @@ def test_the_next_fit_discards_it(error, reduction):
     assert said(model) == 1
     assert said(model) == 0
     fit(reference, BIG, epochs=2)
-    assert_same(model, reference)
+    assert_same_models(model, reference)
 
 
 @needs_hook
@@ -95,7 +77,7 @@ def test_in_a_later_epoch():
 
     model, reference = compiled(dense_model(), adam()), stock_model()
     with pytest.raises(KeyboardInterrupt):
-        fit(model, MICRO, callbacks=[Closes(), Stop(epoch=1, batches=1 + LENGTH + LEFT)])
+        fit(model, MICRO, callbacks=[Closes(), Interrupt(IN_EPOCH + 1 + LENGTH + LEFT)])
     assert (model.optimizer.completed_updates, model.optimizer.window_position) == (6, LEFT)
     assert said(model) == 1
     ends = [MICRO, MICRO + BIG, MICRO + 2 * BIG, len(data()[0])]
@@ -103,7 +85,7 @@ def test_in_a_later_epoch():
         for start, end in zip([0, *ends_of_epoch], ends_of_epoch):
             reference.train_on_batch(*(array[start:end] for array in data()))
     fit(reference, BIG, epochs=1)
-    assert_same(model, reference)
+    assert_same_models(model, reference)
 
 
 @needs_hook
@@ -111,11 +93,11 @@ def test_the_epoch_begins_again():
     """By `initial_epoch`, if it was interrupted in its first window."""
     model, reference = compiled(dense_model(), adam()), stock_model()
     with pytest.raises(KeyboardInterrupt):
-        fit(model, MICRO, callbacks=[Stop(epoch=1, batches=LEFT)])
+        fit(model, MICRO, callbacks=[Interrupt(IN_EPOCH + LEFT)])
     with pytest.warns(UserWarning, match="are discarded"):
         fit(model, MICRO, initial_epoch=1)
     fit(reference, BIG)
-    assert_same(model, reference)
+    assert_same_models(model, reference)
 
 
 @needs_hook
@@ -124,7 +106,7 @@ def test_single_samples_continue_in_larger_micro_batches(epoch):
     """Each of the window's samples has counted as one."""
     model, reference = compiled(dense_model(), adam()), stock_model()
     with pytest.raises(KeyboardInterrupt):
-        fit(model, 1, callbacks=[Stop(epoch=epoch)])
+        fit(model, 1, callbacks=[Interrupt(epoch * SAMPLES + LENGTH + LEFT)])
     position = model.optimizer.position_in_data(len(data()[0]), 1)
     assert position == (epoch, LENGTH + LEFT)
     assert said(model, arrays=[array[LENGTH + LEFT :] for array in data()]) == 0
@@ -134,7 +116,7 @@ def test_single_samples_continue_in_larger_micro_batches(epoch):
     windows += [*range(windows[-1] + BIG, len(data()[0]), BIG), len(data()[0])]
     for start, end in zip([0, *windows], windows):
         reference.train_on_batch(*(array[start:end] for array in data()))
-    assert_same(model, reference)
+    assert_same_models(model, reference)
 
 
 @needs_hook
@@ -185,7 +167,7 @@ def test_asked_before_the_interruption(is_asked):
 
     model = compiled(dense_model(), adam())
     with pytest.raises(KeyboardInterrupt):
-        fit(model, MICRO, callbacks=[Ask(), Stop()])
+        fit(model, MICRO, callbacks=[Ask(), Interrupt(LENGTH + LEFT)])
     assert said(model) == 1
 
 
@@ -212,7 +194,7 @@ def test_discard_window(accum_iters):
     go_on(model, start=LENGTH, stop=LENGTH + 2)
     reference = go_on(stock_model(), stop=1, batch_size=BIG)
     go_on(reference, start=2, stop=3, batch_size=2 * MICRO)
-    assert_same(model, reference)
+    assert_same_models(model, reference)
 
 
 @needs_hook
@@ -236,7 +218,7 @@ def test_a_pickled_optimizer_continues():
     go_on(reference, stop=1, batch_size=BIG)
     window = [np.r_[array[BIG : BIG + LEFT * MICRO], array[:MICRO]] for array in data()]
     reference.train_on_batch(*window)
-    assert_same(other, reference)
+    assert_same_models(other, reference)
 
 
 @needs_hook
@@ -255,4 +237,4 @@ def test_a_fit_inside_of_an_epoch():
     go_on(reference, stop=1, batch_size=BIG)
     fit(reference, BIG, inner, epochs=1)
     fit(reference, BIG, [array[(LENGTH + LEFT) * MICRO :] for array in data()], epochs=1)
-    assert_same(model, reference)
+    assert_same_models(model, reference)

@@ -4,51 +4,46 @@ test_right_by_default.py has the table of ordinary programs.
 """
 
 import re
-import warnings
 
 import hosts
 import numpy as np
 import pytest
 from cases import quick_first, quick_once_on_keras3, skip_file_on_keras2, thorough
 from hosts import keras
-from training import assert_equal, compiled, is_ours, weights
+from training import assert_equal, compiled, is_ours, our_warnings, weights
 
 skip_file_on_keras2("reduction='auto'")
 
 import programs  # noqa: E402
+from zoo import Adds, mean, take_gradients, total  # noqa: E402
 
 layers = keras.layers
 SIZES = [1, 3, 2]  # samples in the micro-batches of a window
 RATE = {"learning_rate": 2**-3}
-
-
-def function(name):
-    """A function of `keras.ops`, on tf_keras of TensorFlow."""
-    names = {"sum": "reduce_sum", "mean": "reduce_mean"}
-    return getattr(keras.ops, name) if hosts.IS_KERAS3 else getattr(hosts.tf, names.get(name, name))
+math = keras.ops if hosts.IS_KERAS3 else hosts.tf
 
 
 def mean_square(y_true, y_pred):
-    return programs.mean((y_true - y_pred) ** 2)
+    return mean((y_true - y_pred) ** 2)
 
 
 def squares(y_true, y_pred):
-    return function("mean")((y_true - y_pred) ** 2, -1)
+    return mean((y_true - y_pred) ** 2, -1)
 
 
 def centered(y_true, y_pred):
     """Compares samples, with a value for each."""
-    return squares(y_true, y_pred - function("mean")(y_pred, 0))
+    return squares(y_true, y_pred - mean(y_pred, 0))
 
 
 def square_of_known(y_true, y_pred):
     """A mean over what isn't missing."""
-    known = function("cast")(y_true != -1, y_true.dtype)
-    return function("sum")(known * (y_true - y_pred) ** 2) / function("sum")(known)
+    known = math.cast(y_true != -1, y_true.dtype)
+    return total(known * (y_true - y_pred) ** 2) / total(known)
 
 
 def sum_square(y_true, y_pred):
-    return function("sum")((y_true - y_pred) ** 2)
+    return total((y_true - y_pred) ** 2)
 
 
 def sums(**more):
@@ -102,7 +97,7 @@ class Pool(layers.Layer):
 
     def call(self, inputs):
         pool, nodes, edges = inputs
-        return function("matmul")(pool, nodes) + 0 * function("sum")(edges)
+        return math.matmul(pool, nodes) + 0 * total(edges)
 
     def compute_output_shape(self, shapes):
         return shapes[0][0], shapes[1][1]
@@ -113,22 +108,6 @@ def of_graphs(cls=keras.Model, **more):
     x = {name: keras.Input(shape, name=name) for name, shape in shapes.items()}
     hidden = layers.Dense(4, activation="tanh", name="hidden", **more)(x["nodes"])
     return cls(x, layers.Dense(2, name="out")(Pool()([x["owners"], hidden, x["edges"]])))
-
-
-class Adds(layers.Layer):
-    """Adds a loss with one value per sample, or their mean."""
-
-    def __init__(self, is_mean=False):
-        super().__init__()
-        self.is_mean = is_mean
-
-    def call(self, x):
-        loss = function("sum")((x - 1) ** 2, 1)
-        self.add_loss(function("mean")(loss) if self.is_mean else loss)
-        return x
-
-    def compute_output_shape(self, shape):
-        return shape
 
 
 def network(*more, units=2, cls=keras.Model, **arguments):
@@ -200,8 +179,13 @@ def own_words():
     return of_graphs(programs.OwnWords)
 
 
-def adding(*are_means):
-    return lambda: network(*map(Adds, are_means))
+def of_each(squares):
+    """A value per sample."""
+    return total(squares, 1)
+
+
+def adding(*reduces):
+    return lambda: network(*map(Adds, reduces))
 
 
 COMPARES, SUM = "isn't a mean over samples", "the loss '.*' is a sum"
@@ -227,8 +211,8 @@ ROWS = {
     "a task": (lambda: network(cls=OfTask), samples, None, SUM, False),
     "a list of losses": (lambda: network(cls=OfList), samples, None, SUM, False),
     "a task beside": (lambda: network(cls=OfTaskAndKeras), samples, "mse", SUM, False),
-    "added sums": (adding(False), samples, None, None, True),
-    "several added sums": (adding(False, False), samples, None, None, True),
+    "added sums": (adding(of_each), samples, None, None, True),
+    "several added sums": (adding(of_each, of_each), samples, None, None, True),
 }
 if hosts.IS_KERAS3:  # tf_keras has no such losses, and refuses to add these to others
     dice, tversky = keras.losses.Dice(axis=(0, 1, 2)), keras.losses.Tversky(axis=(0, -3, 2))
@@ -238,9 +222,9 @@ if hosts.IS_KERAS3:  # tf_keras has no such losses, and refuses to add these to 
             "dice": (of_maps, maps, dice, COMPARES, False),
             "tversky": (of_maps, maps, tversky, COMPARES, False),
             "sums of dice": (of_maps, maps, summed, COMPARES, False),
-            "added sums beside": (adding(False), samples, "mse", ADDED, False),
-            "added sums and means": (adding(False, True), samples, None, ADDED, False),
-            "added sums, a sum": (adding(False), samples, sums(), None, True),
+            "added sums beside": (adding(of_each), samples, "mse", ADDED, False),
+            "added sums and means": (adding(of_each, mean), samples, None, ADDED, False),
+            "added sums, a sum": (adding(of_each), samples, sums(), None, True),
         }
     )
 
@@ -250,11 +234,9 @@ def train(build, optimizer, batches, loss, **more):
     arguments = {"run_eagerly": False, **more} if is_ours(optimizer) else more
     model = compiled(build(), optimizer, loss, **arguments)
     data = programs.Batches([(x, y, None) for x, y in batches])
-    with warnings.catch_warnings(record=True) as found:
-        warnings.simplefilter("always", hosts.accum.AccumulationWarning)
+    with our_warnings() as texts:
         model.fit(data, shuffle=False, verbose=0)
-    kind = hosts.accum.AccumulationWarning
-    return weights(model), [str(w.message) for w in found if issubclass(w.category, kind)]
+    return weights(model), texts
 
 
 def stock_sgd():
@@ -287,7 +269,7 @@ def test_a_window_is_the_big_batch_or_says_why(build, data, loss, says, is_exact
 
 class MeanOfBag(layers.Layer):
     def call(self, x):
-        return function("mean")(x, 0)[None]
+        return mean(x, 0)[None]
 
     def compute_output_shape(self, shape):
         return (1, *shape[1:])
@@ -330,7 +312,7 @@ class Averaging(keras.losses.Loss):
 
     def call(self, y_true, y_pred):
         errors = squares(y_true, y_pred)
-        self.average.assign(self.average / 2 + function("mean")(errors))
+        self.average.assign(self.average / 2 + mean(errors))
         if hosts.IS_TORCH:
             self.attribute = self.attribute / 2 + hosts.array(errors).mean()
         return errors
@@ -410,10 +392,9 @@ class OfFunction(keras.Model):
         def compute(x, y):
             return self.compute_loss(x, y, self(x, training=True))
 
-        with hosts.tf.GradientTape() as tape:
-            loss = compute(*data[:2])
-        gradients = tape.gradient(loss, self.trainable_weights)
-        self.optimizer.apply_gradients(list(zip(gradients, self.trainable_weights)))
+        variables = self.trainable_weights
+        loss, (gradients,) = take_gradients(self, lambda: compute(*data[:2]), variables)
+        self.optimizer.apply_gradients(list(zip(gradients, variables)))
         return {"own": loss}
 
 

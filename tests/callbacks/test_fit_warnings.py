@@ -9,9 +9,10 @@ import warnings
 import hosts
 import numpy as np
 import pytest
+import zoo
 from cases import once_by_torch, quick_once_on_keras3, skip_file_on_keras2
 from hosts import keras
-from training import assert_equal, compiled, dense_model, fit, weights
+from training import assert_equal, compiled, dense_model, fit, our_warnings, weights
 
 # On Keras 3 they run with PyTorch, where nothing is compiled, and a row of each kind in TensorFlow,
 # as `nox` alone runs.
@@ -28,11 +29,6 @@ MODULES = "a module of PyTorch by `eval()`"
 METRIC = "update metrics with values of a slice"
 OF_WINDOWS = "Layers keep values", "update metrics", "divided by", "is a mean over", "is a sum"
 OF_WINDOWS += ("No window of this training",)
-
-
-def arrays(samples, x=(3,), y=(2,)):
-    random = np.random.default_rng(0)
-    return [random.uniform(1, 2, (samples, *shape)).astype(hosts.FLOATX) for shape in (x, y)]
 
 
 def sgd(**arguments):
@@ -186,14 +182,14 @@ def inferring_norm():
     return norm
 
 
-WHOLE, LESS = arrays(5 * SIZE), arrays(5 * SIZE - 2)
+WHOLE, LESS = zoo.arrays(5 * SIZE), zoo.arrays(5 * SIZE - 2)
 
 
 # What is warned of, the model, its data, and arguments of the optimizer and of `fit`.
 ROWS = {
     "a short micro-batch": (None, dense_model, LESS, {}, {}),
     "a short one in a mean": (None, dense_model, LESS, {"reduction": "mean"}, {}),
-    "a short validation": (None, dense_model, LESS, {}, {"validation_data": arrays(SIZE + 1)}),
+    "a short validation": (None, dense_model, LESS, {}, {"validation_data": zoo.arrays(SIZE + 1)}),
     "stopped in an epoch": (None, dense_model, LESS, {}, {"callbacks": [At(stop)]}),
     "batch normalization": (BATCHES, batch_norm(), WHOLE, {}, {}),
     "batch normalization, sum": (BATCHES, batch_norm(), WHOLE, {"reduction": "sum"}, {}),
@@ -278,7 +274,7 @@ def in_windows_of(accum_iters, **more):
 def test_a_training_without_an_update_points_at_the_line_of_the_user():
     """Not at a line of ours or of Keras."""
     with pytest.warns(UserWarning, match="No window.*was whole: the last had 6 of 100") as found:
-        in_windows_of(100).fit(*arrays(6 * SIZE), batch_size=SIZE, verbose=0)
+        in_windows_of(100).fit(*zoo.arrays(6 * SIZE), batch_size=SIZE, verbose=0)
     found = [warning for warning in found if warning.category is hosts.accum.AccumulationWarning]
     assert [warning.filename for warning in found] == [__file__]
 
@@ -288,7 +284,8 @@ def test_which_trainings_warn_of_no_update():
     """An optimizer's first that adds to the window and closes none, by its own updates."""
 
     def count(model, **arguments):
-        return len(said(model, arrays(6 * SIZE), texts=["No window"], **{"epochs": 1, **arguments}))
+        settings = {"texts": ["No window"], "epochs": 1, **arguments}
+        return len(said(model, zoo.arrays(6 * SIZE), **settings))
 
     model = in_windows_of(20)
     monitor = hosts.accum.AccumulationMonitor()
@@ -309,10 +306,10 @@ def test_which_trainings_warn_of_no_update():
 
 def to_the_mean(y_true, y_pred):
     """As Dice with its default axis: made of sums over the samples."""
-    return (keras.ops.mean if hosts.IS_KERAS3 else hosts.tf.reduce_mean)((y_true - y_pred) ** 2)
+    return zoo.mean((y_true - y_pred) ** 2)
 
 
-PAIR, MAP = arrays(6 * SIZE), arrays(6 * SIZE, y=(9, 9, 2))
+PAIR, MAP = zoo.arrays(6 * SIZE), zoo.arrays(6 * SIZE, y=(9, 9, 2))
 # True if it is warned of, and the loss.
 LOSSES = {
     "of the last axis": (False, keras.losses.CosineSimilarity),
@@ -356,7 +353,7 @@ def test_only_training_calls_a_loss(accum_iters, reduction):
 
 
 def test_without_accum_iters_it_is_said_once():
-    model, data = eager(dense_model(), hosts.ours("SGD")), arrays(SIZE)
+    model, data = eager(dense_model(), hosts.ours("SGD")), zoo.arrays(SIZE)
     texts = ["has accum_iters=1"]
     (found,) = said(model, data, texts=texts)
     assert STOCK in found
@@ -412,10 +409,8 @@ class MovingCentre(layers.Layer):
         self.centre = self.add_weight(name="centre", **arguments)
 
     def call(self, x, training=False):
-        ops = keras.ops if hosts.IS_KERAS3 else hosts.tf
-        mean = ops.mean if hosts.IS_KERAS3 else ops.reduce_mean
         if training:
-            self.centre.assign(0.9 * self.centre + 0.1 * mean(x, axis=0))
+            self.centre.assign(0.9 * self.centre + 0.1 * zoo.mean(x, 0))
         return x - self.centre
 
 
@@ -436,10 +431,9 @@ def test_layers_that_keep_something(layer, way):
         optimizer = hosts.stock("SGD")
         callbacks = [hosts.accum.MicroBatches(1, loss="batch" if "batch" in way else "sample")]
     model = compiled(hosts.sequential((3,), [*KEEPING[layer](), layers.Dense(2)]), optimizer)
-    with warnings.catch_warnings(record=True) as found:
-        warnings.simplefilter("always")
+    with our_warnings() as texts:
         fit(model, SIZE, callbacks=callbacks)
-    said = [str(w.message) for w in found if "Layers keep values" in str(w.message)]
+    said = [text for text in texts if "Layers keep values" in text]
     assert len(said) == (layer != "dropout") and all(": it" in each for each in said)
 
 
@@ -448,7 +442,7 @@ def test_layers_that_keep_something(layer, way):
 def test_a_window_that_train_on_batch_has_begun(reduction):
     """Its micro-batches count as in `fit`, and on JAX no step is lost."""
     model, control = (eager(dense_model(), sgd(reduction=reduction)) for _ in range(2))
-    x, y = arrays(3 * SIZE)
+    x, y = zoo.arrays(3 * SIZE)
     model.train_on_batch(x[:SIZE], y[:SIZE])
     said(model, (x[SIZE:], y[SIZE:]), epochs=1)
     for i in range(3):

@@ -1,11 +1,9 @@
 """A layer that is frozen without compiling again: the traced step goes on training it."""
 
-import warnings
-
 import hosts
 import pytest
 from hosts import accum
-from training import MICRO, compiled, dense_model, fit
+from training import MICRO, compiled, dense_model, fit, our_warnings
 
 if not (hosts.IS_KERAS3 and hosts.IS_TENSORFLOW):
     # JAX refuses it, PyTorch follows at once, and `fit` of tf_keras unfreezes the layer meanwhile.
@@ -20,8 +18,7 @@ def test_leftovers_of_a_layer_that_was_frozen_without_compiling(compiles):
     model.get_layer("hidden").trainable = False
     if compiles:
         model.compile(hosts.ours("SGD", accum_iters=5), "mse")
-    with warnings.catch_warnings(record=True) as found:
-        warnings.simplefilter("always")
+    with our_warnings() as texts:
         fit(model, MICRO, epochs=1, callbacks=[accum.ApplyPartialWindow()])
-    said = [str(w.message) for w in found if "frozen since" in str(w.message)]
+    said = [text for text in texts if "frozen since" in text]
     assert len(said) == (not compiles) and all("hidden" in s and "Compile" in s for s in said)

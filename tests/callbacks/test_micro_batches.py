@@ -8,11 +8,13 @@ import weakref
 import hosts
 import numpy as np
 import pytest
+import zoo
 from cases import once_by_torch, quick_first, quick_once, thorough
 from hosts import keras
 from memory import ask, is_out_of_memory
 from replicas import counting
 from training import assert_equal, embedding_model, initialize
+from zoo import network
 
 if not hosts.IS_KERAS3:
     pytest.skip("MicroBatches is for Keras 3", allow_module_level=True)
@@ -48,15 +50,7 @@ TARGETS = uniform(SAMPLES, STEPS, 2)
 # -- models and losses -----------------------------------------------------------------------------
 
 
-def _is_a_mean():
-    """True if activity regularizers are means over samples; on Keras 3.12 they are sums."""
-    layer = layers.Dense(1, activity_regularizer="l2", kernel_initializer="ones")
-    ones = [np.ones((count, 1), "float32") for count in (1, 2)]
-    found = [(layer(array), hosts.array(layer.losses[0]))[1] for array in ones]
-    return found[0] == found[1]
-
-
-ACTIVITY = "l2" if _is_a_mean() else None
+ACTIVITY = "l2" if zoo.activity_is_a_mean() else None
 
 
 @keras.saving.register_keras_serializable("tests")
@@ -69,19 +63,8 @@ class MeanSquare(layers.Layer):
         return x
 
 
-def sequential(*more, **of_first):
-    first = layers.Dense(4, "tanh", name="hidden", **of_first)
-    return keras.Sequential([layers.Input((3,)), first, *more, layers.Dense(2, name="out")])
-
-
-def one_mask():
-    x = layers.Input((STEPS, 3))
-    y = layers.Masking()(x)
-    return keras.Model(x, [layers.Dense(2, name=name)(y) for name in ("one", "two")])
-
-
 def with_penalties():
-    return sequential(MeanSquare(), kernel_regularizer="l2", activity_regularizer=ACTIVITY)
+    return network(MeanSquare(), kernel_regularizer="l2", activity_regularizer=ACTIVITY)
 
 
 def convolving():
@@ -285,10 +268,10 @@ OF_MASKED = SEQUENCES, [TARGETS, TARGETS, Y]
 
 CASES = {
     "plain": (
-        sequential, (X, Y), {}, lambda: {"metrics": ["mae", keras.metrics.RootMeanSquaredError()]},
+        network, (X, Y), {}, lambda: {"metrics": ["mae", keras.metrics.RootMeanSquaredError()]},
     ),
     "sample weights": (
-        sequential, (X, Y), WEIGHTED, {"metrics": ["mae"], "weighted_metrics": ["mse"]},
+        network, (X, Y), WEIGHTED, {"metrics": ["mae"], "weighted_metrics": ["mse"]},
     ),
     "class weights": (
         classifier,
@@ -296,20 +279,20 @@ CASES = {
         {"class_weight": {0: 0.3, 1: 2.0}},
         {"loss": "sparse_categorical_crossentropy", "metrics": ["accuracy"]},
     ),
-    "sum": (sequential, (X, Y), WEIGHTED, lambda: {"loss": mse("sum")}),
+    "sum": (network, (X, Y), WEIGHTED, lambda: {"loss": mse("sum")}),
     "masked sums": (
         masked, OF_MASKED, {}, lambda: {"loss": [mse("sum"), mse("sum"), "mse"]},
     ),
     "penalties": (with_penalties, (X, Y), {}, {}),
     "nested": (nested, NESTED, {}, {"loss": {"one": "mse", "two": "mae"}}),
     "subclassed": (Subclassed, (X, Y), {}, {"metrics": ["mae"]}),
-    "a batch in one slice": (sequential, (X[:SIZE], Y[:SIZE]), {}, {}),
-    "a last batch in a part of a slice": (sequential, SHORT, {}, WITH_XLA),
-    "eagerly": (sequential, (X, Y), {}, {"run_eagerly": True}),
+    "a batch in one slice": (network, (X[:SIZE], Y[:SIZE]), {}, {}),
+    "a last batch in a part of a slice": (network, SHORT, {}, WITH_XLA),
+    "eagerly": (network, (X, Y), {}, {"run_eagerly": True}),
     "metrics of all samples": (
-        sequential, (X, Y), {}, lambda: {"metrics": [DiceOfAll()]},
+        network, (X, Y), {}, lambda: {"metrics": [DiceOfAll()]},
     ),
-    "two steps in one call": (sequential, (X, Y), {}, {"steps_per_execution": 2}),
+    "two steps in one call": (network, (X, Y), {}, {"steps_per_execution": 2}),
 }  # fmt: skip
 if hosts.IS_TORCH and not hosts.IS_KERAS_3_16:  # Keras refuses several steps
     del CASES["two steps in one call"]
@@ -318,7 +301,7 @@ if hosts.BACKEND == "jax":
     CASES["convolutions"] = convolving, (X, Y), {}, {}
 
 if hosts.IS_TORCH:  # where all steps are eager
-    CASES["a metric in Python"] = sequential, (X, Y), {}, lambda: {"metrics": [InPython()]}
+    CASES["a metric in Python"] = network, (X, Y), {}, lambda: {"metrics": [InPython()]}
 
 # What slices can't have, and the whole batch can.
 DIVIDED = {
@@ -337,24 +320,27 @@ DIVIDED = {
         {},
         lambda: {"loss": keras.losses.SparseCategoricalCrossentropy(ignore_class=2)},
     ),
-    "weighted mean": (sequential, (X, Y), WEIGHTED, lambda: {"loss": mse(WEIGHTED_MEAN)}),
-    "one mask": (one_mask, (SEQUENCES, [TARGETS, 2 * TARGETS]), {}, {"loss": ["mse", "mae"]}),
+    "weighted mean": (network, (X, Y), WEIGHTED, lambda: {"loss": mse(WEIGHTED_MEAN)}),
+    "one mask": (
+        lambda: zoo.masked_heads("one", "two"), (SEQUENCES, [TARGETS, 2 * TARGETS]), {},
+        {"loss": ["mse", "mae"]},
+    ),
 }  # fmt: skip
 COUPLED = {
     "contrastive": (
         with_penalties, (X, Y), WEIGHTED, {"loss": contrastive, "metrics": ["mae", correlation]},
     ),
-    "missing labels": (sequential, (X, np.where(Y > 1.2, -1, Y)), {}, {"loss": of_known}),
-    "circle": (sequential, (X, CLASSES), {}, lambda: {"loss": keras.losses.Circle(gamma=8.0)}),
+    "missing labels": (network, (X, np.where(Y > 1.2, -1, Y)), {}, {"loss": of_known}),
+    "circle": (network, (X, CLASSES), {}, lambda: {"loss": keras.losses.Circle(gamma=8.0)}),
     "nested losses": (nested, NESTED, {}, {"loss": {"one": contrastive, "two": correlation}}),
-    "a short last batch": (sequential, SHORT, {}, {"loss": contrastive, **WITH_XLA}),
+    "a short last batch": (network, SHORT, {}, {"loss": contrastive, **WITH_XLA}),
     "frozen normalization": (lambda: normalized(False), (X, Y), {}, {"loss": contrastive}),
     "integer outputs": (classified, (X, {"out": Y}), {}, {"loss": {"out": contrastive}}),
 }  # fmt: skip
 
 # What MicroBatches gives slices by default, as Keras gives batches.
 OF_BATCHES = {
-    "metrics of a batch": (sequential, (X, Y), {}, lambda: {"metrics": [Dice()]}),
+    "metrics of a batch": (network, (X, Y), {}, lambda: {"metrics": [Dice()]}),
 }  # fmt: skip
 
 OF_WORDS = WORDS, Y
@@ -440,7 +426,7 @@ def test_equals_the_whole_batch(name):
 def test_slices_differ_by_one_sample():
     """PyTorch's convolutions may fail on one sample."""
     for rows, size, expected in (13, 4, (4, 3, 3, 3)), (12, 4, (4, 4, 4)), (5, 2, (2, 2, 1)):
-        step = BackendStep(sequential(), size, "sample", MicroBatches.host)
+        step = BackendStep(network(), size, "sample", MicroBatches.host)
         found = list(step.slices(np.arange(rows), rows))
         assert tuple(count for _, count in found) == expected
         np.testing.assert_array_equal(np.concatenate([part for part, _ in found]), range(rows))
@@ -500,13 +486,7 @@ def test_an_embedding(loss, in_compile):
 def two_towers():
     """Two models whose layers have the same names, so that their variables have the same paths."""
     inputs = layers.Input((3,))
-    return keras.Model(inputs, layers.Add()([tower()(inputs) for _ in range(2)]))
-
-
-def tower():
-    inputs = layers.Input((3,))
-    hidden = layers.Dense(4, "tanh", name="hidden")(inputs)
-    return keras.Model(inputs, layers.Dense(2, name="out")(hidden))
+    return keras.Model(inputs, layers.Add()([network()(inputs) for _ in range(2)]))
 
 
 @pytest.mark.skipif(not hosts.IS_TORCH, reason="about gradients that are kept")
@@ -554,7 +534,7 @@ def test_mixed_precision(dtype):
     """The loss of each slice is scaled; the scale moves as in plain `fit`."""
 
     def build():
-        model = sequential(dtype=keras.DTypePolicy(dtype))
+        model = network(dtype=keras.DTypePolicy(dtype))
         model.dtype_policy = keras.DTypePolicy(dtype)
         return model
 
@@ -634,7 +614,7 @@ def test_sample_weights_come_and_go():
     """What slices are divided by belongs to a batch with these arrays, not to the last trace."""
     found = []
     for callbacks in [], [MicroBatches(SIZE)]:
-        model = initialize(sequential())
+        model = initialize(network())
         model.compile(hosts.stock("SGD", learning_rate=0.1), mse(WEIGHTED_MEAN), **WITHOUT_XLA)
         arguments = {"shuffle": False, "verbose": 0, "callbacks": callbacks}
         losses = [
@@ -662,7 +642,7 @@ def test_a_model_can_be_freed():
 @thorough
 def test_batch_normalization_moves_with_each_slice():
     def build():
-        return sequential(layers.BatchNormalization(momentum=0.5, name="norm"))
+        return network(layers.BatchNormalization(momentum=0.5, name="norm"))
 
     frozen = hosts.stock("SGD", learning_rate=0.0)
     case = build, (X[: 2 * SIZE], Y[: 2 * SIZE]), {}, {}
@@ -779,16 +759,6 @@ def scalar(y_true, y_pred):
     return ops.mean(ops.square(y_true - y_pred))
 
 
-class OwnStep(keras.Model):
-    def train_step(self, *arguments):
-        return super().train_step(*arguments)
-
-
-class OwnLoss(keras.Model):
-    def compute_loss(self, *arguments, **keywords):
-        return super().compute_loss(*arguments, **keywords)
-
-
 class CallsModel(keras.Model):
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
         return ops.mean(ops.square(y_pred - self(x)))
@@ -806,15 +776,7 @@ class ReadsKept(keras.Model):
     """Its loss has no shape by which a slice would be noticed."""
 
     def compute_loss(self, *arguments, **keywords):
-        return ops.mean(self.layers[-1].kept)
-
-
-def of_class(cls, *more):
-    inputs = layers.Input((3,))
-    outputs = layers.Dense(2, name="out")(inputs)
-    for layer in more:
-        outputs = layer(outputs)
-    return cls(inputs, outputs)
+        return ops.mean(self.get_layer("keeps").kept)
 
 
 def stateful():
@@ -824,7 +786,7 @@ def stateful():
 
 
 def normalized(trainable=True):
-    return sequential(layers.BatchNormalization(name="norm", trainable=trainable))
+    return network(layers.BatchNormalization(name="norm", trainable=trainable))
 
 
 class Scale(layers.Layer):
@@ -844,14 +806,8 @@ def scaled():
 
 
 @keras.saving.register_keras_serializable("tests")
-class AddsValues(layers.Layer):
-    def call(self, x):
-        self.add_loss(ops.sum(ops.square(x), axis=-1))
-        return x
-
-
 def adding():
-    return sequential(AddsValues())
+    return network(zoo.Adds(lambda squares: ops.sum(squares, -1)))
 
 
 def adding_up(cls):
@@ -862,22 +818,22 @@ def adding_up(cls):
 
 
 # Arguments of the callback, a case, and the optimizer.
-PLAIN = sequential, (X, Y), {}, {}
+PLAIN = network, (X, Y), {}, {}
 OF_BATCH = {"loss": "batch"}
 REFUSED = {
     "the stateful layer state": ({}, (stateful, (X, Y), {}, {})),
-    "its own `train_step`": ({}, (lambda: of_class(OwnStep), (X, Y), {}, {})),
-    "its own `compute_loss`": ({}, (lambda: of_class(OwnLoss), (X, Y), {}, {})),
-    "what the loss 'scalar' is divided by": ({}, (sequential, (X, Y), {}, {"loss": scalar})),
-    "the metric 'scalar' has values of": ({}, (sequential, (X, Y), {}, {"metrics": [scalar]})),
+    "its own `train_step`": ({}, (lambda: network(cls=zoo.OwnStep), (X, Y), {}, {})),
+    "its own `compute_loss`": ({}, (lambda: network(cls=zoo.OwnLoss), (X, Y), {}, {})),
+    "what the loss 'scalar' is divided by": ({}, (network, (X, Y), {}, {"loss": scalar})),
+    "the metric 'scalar' has values of": ({}, (network, (X, Y), {}, {"metrics": [scalar]})),
     "what the loss 'mean_squared_error' is divided by": (
-        {}, (sequential, (X, Y), {}, lambda: {"loss": mse("none")}),
+        {}, (network, (X, Y), {}, lambda: {"loss": mse("none")}),
     ),
     "the loss 'circle' isn't a mean.* compares": ({}, COUPLED["circle"]),
     "batch normalization that trains.*'norm'": (OF_BATCH, (normalized, (X, Y), {}, {})),
-    "that calls the model": (OF_BATCH, (lambda: of_class(CallsModel), (X, Y), {}, {})),
+    "that calls the model": (OF_BATCH, (lambda: network(cls=CallsModel), (X, Y), {}, {})),
     "reads `kept`, which the layer 'keeps'": (
-        OF_BATCH, (lambda: of_class(ReadsKept, Keeps(name="keeps")), (X, Y), {}, {}),
+        OF_BATCH, (lambda: network(Keeps(name="keeps"), cls=ReadsKept), (X, Y), {}, {}),
     ),
     "is compiled with a loss": (OF_BATCH, (with_penalties, (X, Y), {}, {"loss": None})),
     "several values given to `add_loss`": ({}, (adding, (X, Y), {}, {})),
@@ -906,9 +862,9 @@ def test_refused_at_the_start(message):
 @thorough
 def test_a_loss_that_draws_is_taken():
     """What it draws has no gradient, so the training is that of the mean squared error."""
-    _, expected = train((sequential, SHORT, {}, {}), epochs=1)
+    _, expected = train((network, SHORT, {}, {}), epochs=1)
     drawn = {"loss": noisy}
-    _, actual = train((sequential, SHORT, {}, drawn), [MicroBatches(SIZE)], epochs=1)
+    _, actual = train((network, SHORT, {}, drawn), [MicroBatches(SIZE)], epochs=1)
     assert actual.pop("history loss") > expected.pop("history loss")
     assert_equal(actual, expected)
 
@@ -955,11 +911,11 @@ def test_split_weights_are_refused_on_pytorch(monkeypatch):
 
     monkeypatch.setattr(keras.distribution, "distribution", Split)
     with pytest.raises(ValueError, match="`DataParallel`, or leave the callback out"):
-        train((sequential, (X, Y), {}, {}), [MicroBatches(SIZE)], epochs=1)
+        train((network, (X, Y), {}, {}), [MicroBatches(SIZE)], epochs=1)
 
 
 def test_arrays_of_different_lengths_are_refused():
-    model = sequential()
+    model = network()
     model.compile("sgd", "mse")
     step = BackendStep(model, SIZE, "sample", MicroBatches.host)
     arrays = [hosts.tf.constant(a) if hosts.IS_TENSORFLOW else a for a in (X[:4], Y[:6])]
@@ -1018,7 +974,7 @@ def test_a_keras_without_a_private_member(owner, name, monkeypatch):
                 raise AttributeError(asked)
             return getattr(self.of, asked)
 
-    model, metric = sequential(), keras.metrics.MeanMetricWrapper(ops.square)
+    model, metric = network(), keras.metrics.MeanMetricWrapper(ops.square)
     model.compile("sgd", "mse")
     if owner == "loss":
         monkeypatch.setattr(model, "_compile_loss", Without(model._compile_loss))
@@ -1033,11 +989,6 @@ def test_a_keras_without_a_private_member(owner, name, monkeypatch):
         private_members.get_function(metric)
 
 
-class Stop(keras.callbacks.Callback):
-    def on_train_batch_end(self, batch, logs=None):
-        raise KeyboardInterrupt
-
-
 @thorough
 def test_the_model_gets_back_its_train_function():
     """After a training that was broken off, the model trains by whole batches."""
@@ -1045,7 +996,7 @@ def test_the_model_gets_back_its_train_function():
     own, names = model.train_function, set(vars(model))
     callback = MicroBatches(SIZE)
     with pytest.raises(KeyboardInterrupt):
-        model.fit(X, Y, BATCH, verbose=0, callbacks=[callback, Stop()])
+        model.fit(X, Y, BATCH, verbose=0, callbacks=[callback, zoo.Interrupt()])
     assert model.train_function is own and set(vars(model)) == names
     model.fit(X, Y, BATCH, verbose=0, callbacks=[callback])
     assert model.train_function is own
@@ -1088,7 +1039,7 @@ def test_auto_finds_a_size(loss, capsys):
     def fits(rows, count):  # JAX's program doesn't depend on the count
         return rows <= 2 or rows <= 4 and count == 0
 
-    case = (lambda: sequential(Small(fits, name="small"))), *CASES["sample weights"][1:]
+    case = (lambda: network(Small(fits, name="small"))), *CASES["sample weights"][1:]
 
     def train_on(callback):
         with pytest.warns(UserWarning, match="Layers keep values.*: small"):
@@ -1118,8 +1069,8 @@ def test_auto_gives_up(in_the_update):
 
     def build():
         if not in_the_update:
-            return sequential(Small(lambda rows, count: False, name="small"))
-        return sequential(kernel_constraint=Raises())
+            return network(Small(lambda rows, count: False, name="small"))
+        return network(kernel_constraint=Raises())
 
     callback = MicroBatches("auto")
     undone = not in_the_update or hosts.BACKEND == "jax"
@@ -1142,7 +1093,7 @@ def test_mirrored_strategy_reduces_once():
         cases = (16, "sum", "sample"), (16, "weighted mean", "batch"), (15, "sum", "sample")
         for count, name, loss in cases:
             in_fit = {"sample_weight": WEIGHTS[:count]}
-            build = with_penalties if loss == "batch" else sequential
+            build = with_penalties if loss == "batch" else network
             case = build, (X[:count], Y[:count]), in_fit, {**CASES, **DIVIDED}[name][3]
             (_, plain), before = train(case, batch_size=8), int(executed)
             _, actual = train(case, [MicroBatches(SIZE, loss=loss)], batch_size=8)
@@ -1159,7 +1110,7 @@ on_jax = pytest.mark.skipif(hosts.BACKEND != "jax", reason="distributions are JA
 @quick_first("size, loss", [(2, "batch"), (SIZE, "sample"), (2, "sample")])
 def test_data_parallel(size, loss, request):
     """Equal to the whole batch on one device."""
-    case = sequential, *(COUPLED["contrastive"] if loss == "batch" else CASES["plain"])[1:]
+    case = network, *(COUPLED["contrastive"] if loss == "batch" else CASES["plain"])[1:]
     case = case[0], (X[:12], Y[:12]), {}, case[3]
     _, expected = train(case, (), sgd(), batch_size=8)
     request.getfixturevalue("two_devices")
@@ -1225,7 +1176,7 @@ def test_devices_take_parts_of_slices(two_devices, optimized):
     """No device gets samples of another device."""
     import jax
 
-    model = sequential()
+    model = network()
     model.compile("sgd", "mse", run_eagerly=True)
     model.train_on_batch(X[:2], Y[:2], WEIGHTS[:2])  # Keras 3.10 fails without weights
     of_data = keras.distribution.distribution().get_data_layout((8, 3)).backend_layout

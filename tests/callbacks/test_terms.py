@@ -8,9 +8,11 @@ import warnings
 import hosts
 import numpy as np
 import pytest
+import zoo
 from cases import once_by_torch, quick_once, skip_file_on_keras2
 from hosts import keras
 from training import assert_equal, compiled, initialize, weights
+from zoo import network
 
 skip_file_on_keras2("a CallbackList that knows the model")
 
@@ -26,56 +28,15 @@ def mean_square(reduction="sum"):
     return keras.losses.MeanSquaredError(reduction=reduction)
 
 
-class Mean(layers.Layer):
-    """It passes its input on, and adds a loss that is a mean over samples, or a sum."""
-
-    def __init__(self, is_sum=False):
-        super().__init__()
-        self.is_sum = is_sum
-
-    def call(self, x):
-        ops = keras.ops if hosts.IS_KERAS3 else hosts.tf.math
-        names = ("sum", "mean") if hosts.IS_KERAS3 else ("reduce_sum", "reduce_mean")
-        self.add_loss(getattr(ops, names[0 if self.is_sum else 1])(x**2))
-        return x
-
-    def compute_output_shape(self, shape):
-        return shape
-
-
-def network(*more, model=keras.Model, **arguments):
-    x = keras.Input((3,))
-    y = layers.Dense(4, activation="tanh", name="hidden", **arguments)(x)
-    for layer in more:
-        y = layer(y)
-    return model(x, layers.Dense(2, name="out")(y))
-
-
-def two_outputs():
-    x = keras.Input((3,))
-    y = layers.Dense(4, activation="tanh", name="hidden")(x)
-    return keras.Model(x, [layers.Dense(2, name=name)(y) for name in ("a", "b")])
-
-
-class OwnLoss(keras.Model):
-    def compute_loss(self, *arguments, **keywords):
-        return super().compute_loss(*arguments, **keywords)
-
-
-def arrays(samples=4 * BIG, outputs=1):
-    random = np.random.default_rng(0)
-    x, y = (random.uniform(1, 2, (samples, n)).astype(hosts.FLOATX) for n in (3, 2))
-    return x, [y] * outputs if outputs > 1 else y
-
-
 def train(model, optimizer, size, loss, samples=4 * BIG, callbacks=(), said=None, **arguments):
     """Train for two epochs, and return the model. The texts of warnings are added to `said`."""
     compiled(model, optimizer, loss, run_eagerly=True, **arguments)
-    data = arrays(samples, len(model.outputs))
+    x, y = zoo.arrays(samples)
+    outputs = len(model.outputs)
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         settings = {"epochs": 2, "shuffle": False, "verbose": 0, "callbacks": list(callbacks)}
-        model.fit(*data, batch_size=size, **settings)
+        model.fit(x, [y] * outputs if outputs > 1 else y, batch_size=size, **settings)
     if said is not None:
         said += [text for text in (str(w.message) for w in found) if "reduction=" in text]
     return model
@@ -91,18 +52,11 @@ def stock():
 
 def network_of(kind):
     if kind == "a mean":
-        return two_outputs(), [mean_square(), mean_square("sum_over_batch_size")]
-    more = [Mean()] if kind == "an added loss" else []
+        return zoo.heads("a", "b"), [mean_square(), mean_square("sum_over_batch_size")]
+    more = [zoo.Adds()] if kind == "an added loss" else []
     penalties = {"weights": "kernel_regularizer", "activity": "activity_regularizer"}
     arguments = {penalties[kind]: penalty} if kind in penalties else {}
     return network(*more, **arguments), mean_square()
-
-
-def is_mean():
-    """True if activity regularizers are means over samples; on Keras 3.12 they are sums."""
-    layer = layers.Dense(1, activity_regularizer="l2", kernel_initializer="ones")
-    layer(np.ones((2, 1), hosts.FLOATX))
-    return float(hosts.array(layer.losses[0])) < 0.015
 
 
 KINDS = ["weights", "an added loss"]
@@ -113,7 +67,7 @@ KINDS += [pytest.param(kind, marks=once_by_torch) for kind in ("activity", "a me
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_term_beside_a_sum(kind):
     """The lines that `fit` names instead of reduction="sum" are exact."""
-    if kind == "activity" and not is_mean():
+    if kind == "activity" and not zoo.activity_is_a_mean():
         pytest.skip("a sum in this version")
     (model, loss), said = network_of(kind), []
     if kind in ("weights", "a mean"):
@@ -140,8 +94,8 @@ def test_a_term_beside_a_sum(kind):
 def test_sums_alone():
     """Sums that layers add are exact, and what isn't trained or accumulated isn't refused."""
     said = []
-    expected = weights(train(network(Mean(is_sum=True)), stock(), BIG, mean_square()))
-    model = train(network(Mean(is_sum=True)), ours("sum"), SIZE, mean_square(), said=said)
+    expected = weights(train(network(zoo.Adds(zoo.total)), stock(), BIG, mean_square()))
+    model = train(network(zoo.Adds(zoo.total)), ours("sum"), SIZE, mean_square(), said=said)
     assert_equal(weights(model), expected, **TOLERANCE)
     assert len(said) == 1 and "right only for sums over samples" in said[0]
 
@@ -150,7 +104,7 @@ def test_sums_alone():
     frozen.get_layer("hidden").trainable = False
     train(frozen, ours("sum"), SIZE, mean_square(), said=said)
     train(network(kernel_regularizer=penalty), ours("sum", accum_iters=1), BIG, mean_square())
-    train(two_outputs(), ours("sum"), SIZE, [mean_square(), mean_square()], said=said)
+    train(zoo.heads("a", "b"), ours("sum"), SIZE, [mean_square(), mean_square()], said=said)
     assert not said
 
 
@@ -171,7 +125,7 @@ def test_which_line_is_said_of_a_sum_beside_others():
 @once_by_torch
 def test_terms_in_a_loss_of_the_model():
     """Its own code may count them right, so it isn't refused."""
-    said, model = [], network(model=OwnLoss, kernel_regularizer=penalty)
+    said, model = [], network(cls=zoo.OwnLoss, kernel_regularizer=penalty)
     train(model, ours("sum"), SIZE, mean_square(), said=said)
     assert len(said) == 1 and f"{COUNTS} penalties on weights" in said[0]
 
@@ -181,7 +135,7 @@ def test_a_model_that_is_built_in_its_first_step():
     model = keras.Sequential([layers.Dense(2, kernel_regularizer=penalty)])
     model.compile(ours("sum"), mean_square(), run_eagerly=True)
     with pytest.raises(ValueError, match=WOULD):
-        model.fit(*arrays(), batch_size=SIZE, verbose=0)
+        model.fit(*zoo.arrays(4 * BIG), batch_size=SIZE, verbose=0)
     assert model.optimizer.completed_updates == 0
 
 
@@ -232,12 +186,12 @@ def test_added_losses_are_those_of_keras(kind):
     penalized = Counted(0.5)
     dense = layers.Dense(3, activity_regularizer="l2", kernel_regularizer=penalized)
     shared = [dense, dense] if kind == "shared" else [dense]
-    model = keras.Sequential([keras.Input((3,)), *shared, Mean()])
+    model = keras.Sequential([keras.Input((3,)), *shared, zoo.Adds()])
     model.compile(hosts.ours("SGD", accum_iters=2), "mse")
     if kind == "its own":
         model = OwnLosses(model.inputs[0], model.outputs[0])
     elif kind == "added after compile":
-        model.add(Mean(is_sum=True))
+        model.add(zoo.Adds(zoo.total))
     elif kind == "frozen":
         dense.trainable = False
     model(np.ones((SIZE, 3), hosts.FLOATX))

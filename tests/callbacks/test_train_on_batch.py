@@ -1,22 +1,22 @@
 """`train_on_batch` weighs as `fit` does, and windows that began without weights continue."""
 
-import warnings
-
 import hosts
 import numpy as np
 import pytest
+import zoo
 from cases import once_by_torch, own_code, quick_once, skip_file_on_keras2, thorough
 from hosts import keras
 from training import (
     LENGTH,
     MICRO,
     assert_equal,
+    assert_same_models,
     batches,
     compiled,
     data,
     dense_model,
     fit,
-    slots,
+    our_warnings,
     weights,
 )
 
@@ -48,39 +48,27 @@ def split(window):
     return list(zip(*(np.split(array, ends[:-1]) for array in window)))
 
 
-def assert_same(model, reference):
-    assert_equal(weights(model), weights(reference))
-    assert_equal(slots(model), slots(reference))
-
-
 def sum_loss():
     return keras.losses.MeanSquaredError(reduction="sum")
 
 
 def said(model, batches=(), **arguments):
-    with warnings.catch_warnings(record=True) as found:
-        warnings.simplefilter("always", hosts.accum.AccumulationWarning)
+    with our_warnings() as texts:
         for batch in batches:
             model.train_on_batch(*batch)
         if arguments:
             fit(model, **{"epochs": 1, **arguments})
-    kind = hosts.accum.AccumulationWarning
-    return [str(w.message) for w in found if issubclass(w.category, kind)]
-
-
-class OwnLoss(keras.Model):
-    def compute_loss(self, *arguments, **keywords):
-        return super().compute_loss(*arguments, **keywords)
+    return texts
 
 
 @own_code
 def test_a_graph_that_is_traced_again():
     """It counts samples in the second trace alone, in which TensorFlow makes no variables."""
     model, reference = (
-        compiled(OwnLoss(m.inputs[0], m.outputs[0]), o("SGD", learning_rate=0.1, **more), **run)
-        for m, o, more, run in (
-            (dense_model(), hosts.ours, {"accum_iters": len(SIZES)}, {"run_eagerly": False}),
-            (dense_model(), hosts.stock, {}, {}),
+        compiled(zoo.network(cls=zoo.OwnLoss), o("SGD", learning_rate=0.1, **more), **run)
+        for o, more, run in (
+            (hosts.ours, {"accum_iters": len(SIZES)}, {"run_eagerly": False}),
+            (hosts.stock, {}, {}),
         )
     )
     for window in windows():
@@ -105,7 +93,7 @@ def test_uneven_micro_batches(loss, reduction, mode):
         assert said(model, split(window)) == []
         reference.train_on_batch(*window)
     assert model.optimizer.completed_updates == 2
-    assert_same(model, reference)
+    assert_same_models(model, reference)
 
 
 @modes
@@ -121,7 +109,7 @@ def test_windows_continue_from_call_to_call(mode):
     assert model.optimizer._accumulation.weighing_callback.kept is made
     reference.train_on_batch(x, y)
     reference.train_on_batch(*windows()[1])
-    assert_same(model, reference)
+    assert_same_models(model, reference)
 
 
 def test_the_weight_is_that_of_its_call():
@@ -132,7 +120,7 @@ def test_the_weight_is_that_of_its_call():
     for start, stop in zip((0, *ends), ends):
         model.train_on_batch(x[start:stop], y[start:stop])
     reference.train_on_batch(x[:8], y[:8])
-    assert_same(model, reference)
+    assert_same_models(model, reference)
 
 
 def test_train_on_batch_after_an_interruption():
@@ -145,7 +133,7 @@ def test_train_on_batch_after_an_interruption():
     for part in parts[1:]:
         model.train_on_batch(*part)
     reference.train_on_batch(*windows()[0])
-    assert_same(model, reference)
+    assert_same_models(model, reference)
     assert model.train_function is not kept and "make_train_function" not in vars(model)
 
 
@@ -216,4 +204,4 @@ def test_a_window_without_weights(way, who, mode):
     reference = stock_model()
     fit(reference, LENGTH * MICRO, epochs=1)
     assert optimizer.completed_updates == 3
-    assert_same(model, reference)
+    assert_same_models(model, reference)

@@ -12,6 +12,7 @@ import hosts
 import numpy as np
 import pytest
 import training
+import zoo
 from cases import (
     Case,
     on_adam,
@@ -22,6 +23,7 @@ from cases import (
 )
 from hosts import keras
 from training import assert_equal, assert_same_training, compiled, fit, train, values, weights
+from zoo import STEPS, heads, network, padded
 
 pytestmark = quick_once
 
@@ -30,33 +32,12 @@ skip_file_on_keras2("reduction='weighted'")
 every_gate = pytest.mark.usefixtures("every_gate")
 layers = keras.layers
 
-SAMPLES, STEPS, MICRO, LENGTH = 11, 5, 3, 4  # the last micro-batch of a window is short
-
-
-def sequences():
-    """Sequences of different lengths; the first micro-batches have many masked steps."""
-    random = np.random.default_rng(3)
-    x = random.uniform(0.5, 1.5, (SAMPLES, STEPS, 3)).astype(hosts.FLOATX)
-    y = random.uniform(1, 2, (SAMPLES, STEPS, 2)).astype(hosts.FLOATX)
-    for i, end in enumerate([1, 1, 2, 1, 3, 2, 4, 5, 4, 5, 5]):
-        x[i, end:] = 0
-        y[i, end:] = 100  # masked, so that no loss may contain it
-    return x, y
+SAMPLES, MICRO, LENGTH = 11, 3, 4  # the last micro-batch of a window is short
 
 
 def masked_model():
     dense = [layers.Dense(4, activation="tanh", name="hidden"), layers.Dense(2, name="out")]
     return hosts.sequential((STEPS, 3), [layers.Masking(), *dense])
-
-
-def penalized(name, is_masked=True):
-    def build():
-        hidden = layers.Dense(4, activation="tanh", name="hidden", **{name: "l2"})
-        masking = [layers.Masking()] * is_masked
-        shape = (STEPS, 3) if is_masked else (3,)
-        return hosts.sequential(shape, [*masking, hidden, layers.Dense(2, name="out")])
-
-    return build
 
 
 def short():
@@ -92,7 +73,7 @@ def classes(ignored, is_masked=False):
     """Return a function for sequences with classes, of which this share has the class 0."""
 
     def arrays():
-        x, _ = sequences() if is_masked else (sequences()[0] + 0.5, None)
+        x, _ = padded() if is_masked else (padded()[0] + 0.5, None)
         random = np.random.default_rng(6)
         y = random.integers(1, 3, x.shape[:-1])
         y[random.uniform(size=y.shape) < ignored] = 0
@@ -138,9 +119,9 @@ def samples_of(x, y, y_pred, sample_weight):
 # The model, its data, what sample weights do, a user's function, and a loss.
 IGNORE = crossentropy(ignore_class=0)
 ROWS = {
-    "masks and sample weights": (masked_model, sequences, "divide", None, None),
+    "masks and sample weights": (masked_model, padded, "divide", None, None),
     "a short last batch": (training.dense_model, short, None, None, None),
-    "a function of the user": (masked_model, sequences, None, not_zero, None),
+    "a function of the user": (masked_model, padded, None, not_zero, None),
     "a mask of the loss": (training.dense_model, short, None, None, OfPresentLabels),
     "ignored, masks": (classifier(True), classes(0.5, True), None, None, IGNORE),
 }
@@ -188,8 +169,7 @@ def test_several_outputs(case):
     losses = [mse(), "mse", mse(reduction="mean") if hosts.IS_KERAS3 else mse()]  # one kind of mean
 
     def build():
-        x = keras.Input((3,))
-        return keras.Model(x, [layers.Dense(2, name=name)(x) for name in ("one", "two", "three")])
+        return heads("one", "two", "three")
 
     x, y = short()
     arrays = x, [y, 1 - y, 2 - y]
@@ -199,11 +179,9 @@ def test_several_outputs(case):
 @on_adam
 def test_several_outputs_with_one_mask(case):
     def build():
-        x = keras.Input((STEPS, 3))
-        masked = layers.Masking()(x)
-        return keras.Model(x, [layers.Dense(2, name=name)(masked) for name in ("one", "two")])
+        return zoo.masked_heads("one", "two")
 
-    x, y = sequences()
+    x, y = padded()
     assert_same_training(*both(case, build, (x, [y, 1 - y]), compile={"loss": ["mse", "mse"]}))
 
 
@@ -265,7 +243,7 @@ def test_an_output_that_is_not_in_the_loss_has_no_weight(case, compile):
         last = layers.Dense(2, name="last")(layers.GlobalAveragePooling1D()(steps))
         return keras.Model(x, [steps, last])
 
-    x, y = sequences()
+    x, y = padded()
     arrays = x, [y, y[:, 0]]
     assert_same_training(*both(case, build, arrays, compile=compile))
 
@@ -304,22 +282,15 @@ def test_a_loss_in_a_function_of_the_train_step():
     assert_equal(*found)
 
 
-class Adds(layers.Layer):
-    def call(self, x):
-        ops = keras.ops if hosts.IS_KERAS3 else hosts.tf
-        self.add_loss((ops.mean if hosts.IS_KERAS3 else ops.reduce_mean)(ops.square(x - 1)))
-        return x
-
-
-def adding():
-    return hosts.sequential((3,), [*training.dense_model().layers, Adds()])
-
-
 @on_adam
 def test_a_model_trained_by_losses_of_layers_alone(case):
     """It needs a function, which may return a tensor: there is no other loss."""
+
+    def build():
+        return hosts.sequential((3,), [*training.dense_model().layers, zoo.Adds()])
+
     compile_with = {"loss": None, "run_eagerly": False}
-    assert_same_training(*both(case, adding, short(), samples_of, compile=compile_with))
+    assert_same_training(*both(case, build, short(), samples_of, compile=compile_with))
 
 
 # -- losses that leave out samples: in a graph, only the graph knows how many -------------------
@@ -363,28 +334,21 @@ class OfSubsetAlone(OfSubset):
     adds = False
 
 
-def heads(number, cls=keras.Model, **penalties):
-    def build():
-        x = keras.Input((3,))
-        hidden = layers.Dense(4, activation="tanh", name="hidden", **penalties)(x)
-        ys = [layers.Dense(2, name=f"head{i}")(hidden) for i in range(number)]
-        return cls(x, ys if number > 1 else ys[0])
-
-    return build
-
-
 def present(x, y, y_pred, sample_weight):
     ops = keras.ops if hosts.IS_KERAS3 else hosts.tf
-    are_present = ops.cast(y[:, 0] < MISSING, "float32")
-    return ops.sum(are_present) if hosts.IS_KERAS3 else ops.reduce_sum(are_present)
+    return zoo.total(ops.cast(y[:, 0] < MISSING, "float32"))
+
+
+def two_heads():
+    return heads("one", "two")
 
 
 # The message, the model, how many targets it has, and its losses.
 LEFT_OUT = {
-    "own compute_loss": ("own `compute_loss`", heads(1, OfSubset), 1, "mse"),
-    "two": ("divided by different numbers", heads(2), 2, [of_present, of_present]),
-    "one of two": ("divided by different numbers", heads(2), 2, [of_present, "mse"]),
-    "a penalty": ("Layers add losses", heads(1, activity_regularizer="l2"), 1, of_present),
+    "own compute_loss": ("own `compute_loss`", lambda: network(cls=OfSubset), 1, "mse"),
+    "two": ("divided by different numbers", two_heads, 2, [of_present, of_present]),
+    "one of two": ("divided by different numbers", two_heads, 2, [of_present, "mse"]),
+    "a penalty": ("Layers add losses", lambda: network(activity_regularizer="l2"), 1, of_present),
 }
 tensorflow_only = pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="only TensorFlow")
 
@@ -393,14 +357,10 @@ tensorflow_only = pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="only Tenso
 def test_divisors_that_do_not_differ_in_a_graph():
     """Two heads that leave out the same samples, with a short last batch: nothing is said."""
     x, (y, _) = with_missing_labels(2)
-
-    def of_same():
-        return heads(2)()
-
     settings = {"loss": [of_present] * 2, "run_eagerly": False}
     with warnings.catch_warnings():
         warnings.simplefilter("error", hosts.accum.AccumulationWarning)
-        both(Case("Adam", {}), of_same, (x, [y, y]), compile=settings)
+        both(Case("Adam", {}), two_heads, (x, [y, y]), compile=settings)
 
 
 @pytest.mark.skipif(not hosts.IS_TORCH, reason="about steps in which Python knows the values")
@@ -408,7 +368,7 @@ def test_a_loss_that_leaves_out_samples_says_so():
     """Or is refused: another function than Keras's may compare samples, or leave them out."""
     for reduction in "auto", "weighted":
         optimizer = hosts.ours("Adam", accum_iters=LENGTH, reduction=reduction)
-        model = compiled(heads(1)(), optimizer, of_present)
+        model = compiled(network(), optimizer, of_present)
         said = "can't read what the loss 'of_present' is divided by"
         strict = pytest.raises(ValueError, match=said)
         with strict if reduction == "weighted" else pytest.warns(match=said):
@@ -421,20 +381,20 @@ def test_a_loss_that_leaves_out_samples_says_so():
 def test_one_loss_that_leaves_out_samples_in_a_graph(case, xla):
     """Its values are counted where XLA doesn't know their number either."""
     compile_with = {"loss": of_present, "jit_compile": xla, "run_eagerly": False}
-    assert_same_training(*both(case, heads(1), with_missing_labels(), compile=compile_with))
+    assert_same_training(*both(case, network, with_missing_labels(), compile=compile_with))
 
 
 @pytest.mark.skipif(hosts.BACKEND == "jax", reason="JAX needs to know shapes")
 def test_a_compute_loss_of_a_subset():
     """A mean over other samples beside it is refused. For one divisor, a function is the remedy."""
     optimizer = hosts.ours("Adam", accum_iters=LENGTH, reduction="weighted")
-    model = compiled(heads(1, OfSubset)(), optimizer, run_eagerly=True)
+    model = compiled(network(cls=OfSubset), optimizer, run_eagerly=True)
     with pytest.raises(ValueError, match="own `compute_loss`.*MicroBatchWeights.weight"):
         fit(model, MICRO, with_missing_labels())
     found = []
     ours = hosts.ours("Adam", accum_iters=LENGTH, reduction="weighted")
     for each, size in (ours, MICRO), (hosts.stock("Adam"), SAMPLES):
-        model = compiled(heads(1, OfSubsetAlone)(), each, run_eagerly=True)
+        model = compiled(network(cls=OfSubsetAlone), each, run_eagerly=True)
         used = [hosts.accum.MicroBatchWeights(present)] if size == MICRO else []
         fit(model, size, with_missing_labels(), callbacks=used)
         found.append(weights(model))
@@ -446,7 +406,7 @@ def test_a_compute_loss_of_a_subset():
 def test_the_remedy_for_divisors_that_differ():
     found = []
     for callbacks in [hosts.accum.MicroBatches(MICRO, loss="batch")], []:
-        model = compiled(heads(2)(), hosts.stock("Adam"), [of_present] * 2, run_eagerly=False)
+        model = compiled(two_heads(), hosts.stock("Adam"), [of_present] * 2, run_eagerly=False)
         fit(model, SAMPLES, with_missing_labels(2), callbacks=callbacks)
         found.append(weights(model))
     assert_equal(*found)
@@ -530,7 +490,7 @@ def test_at_accum_iters_1_it_is_the_stock_optimizer():
 
 @on_adam
 def test_loss_scale(case):
-    big, arrays = hosts.stock(case.name, **case.arguments), sequences()
+    big, arrays = hosts.stock(case.name, **case.arguments), padded()
     expected = train(big, SAMPLES, masked_model, arrays=arrays)
     model = compiled(masked_model(), hosts.loss_scaled(weighted(case), 2.0**4))
     fit(model, MICRO, arrays)
@@ -543,7 +503,7 @@ def test_loss_scale(case):
 def test_replicas_with_unlike_shares(strategy, case, is_scaled):
     """Two replicas get different numbers of masked steps."""
     # Each replica gets two of a micro-batch's four samples: steps 1 + 1 and 2 + 1, and so on.
-    arrays = [array[:8] for array in sequences()]
+    arrays = [array[:8] for array in padded()]
     expected = train(hosts.stock(case.name, **case.arguments), 8, masked_model, arrays=arrays)
     with strategy.scope():
         optimizer = weighted(case, accum_iters=2)
@@ -571,14 +531,14 @@ class Save(keras.callbacks.Callback):
             if self.how == "interrupted":
                 raise KeyboardInterrupt
             if self.how == "evaluated":
-                self.model.evaluate(*sequences(), batch_size=1, verbose=0)
+                self.model.evaluate(*padded(), batch_size=1, verbose=0)
 
 
 @pytest.mark.filterwarnings("ignore:keras_accum. No window of this training was whole")
 @pytest.mark.parametrize("how", ["saved", "interrupted", "evaluated"])
 def test_inside_a_window(how):
     """A training continues from there as the big batch's; an evaluation isn't in it."""
-    arrays, stock = sequences(), hosts.stock("Adam", learning_rate=2**-5)
+    arrays, stock = padded(), hosts.stock("Adam", learning_rate=2**-5)
     expected = train(stock, SAMPLES, masked_model, arrays=arrays, epochs=1).weights
 
     def make():

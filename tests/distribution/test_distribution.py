@@ -24,6 +24,7 @@ from training import (
     train,
     weights,
 )
+from zoo import Interrupt
 
 skip_file_on_keras2("tf.distribute strategies")
 
@@ -134,14 +135,6 @@ def test_reductions_in_two_windows():
     assert reductions() == reductions(gate="conditional") == 2 * LENGTH
 
 
-class Interrupt(keras.callbacks.Callback):
-    """Ends a training before its epoch ends: otherwise the window would be closed."""
-
-    def on_train_batch_end(self, batch, logs=None):
-        if batch == LENGTH:
-            raise KeyboardInterrupt
-
-
 @pytest.mark.quick_by("tf_keras", "tf_keras_new")
 @tensorflow_only
 def test_a_checkpoint_in_a_window(strategy, tmp_path):
@@ -153,7 +146,9 @@ def test_a_checkpoint_in_a_window(strategy, tmp_path):
 
     def fit_part(model, part, stops=False):
         with pytest.raises(KeyboardInterrupt) if stops else contextlib.nullcontext():
-            fit(model, MICRO, [a[part] for a in arrays], epochs=1, callbacks=[Interrupt()] * stops)
+            # Before the epoch ends: otherwise the window would be closed.
+            callbacks = [Interrupt(LENGTH + 1)] * stops
+            fit(model, MICRO, [a[part] for a in arrays], epochs=1, callbacks=callbacks)
 
     with strategy.scope():
         model, saved = begin()

@@ -6,6 +6,7 @@ import pytest
 from cases import thorough
 from hosts import keras
 from training import dense_model, initialize
+from zoo import Interrupt
 
 if not hosts.IS_KERAS3:
     pytest.skip("about Keras 3", allow_module_level=True)
@@ -55,15 +56,6 @@ def test_an_optimizer_that_is_not_built():
     assert distance(*runs) > 1e-2
 
 
-class Crash(keras.callbacks.Callback):
-    batches = 0
-
-    def on_train_batch_end(self, batch, logs=None):
-        self.batches += 1
-        if self.batches == 6:
-            raise KeyboardInterrupt
-
-
 @thorough
 @pytest.mark.skipif(hosts.BACKEND != "jax", reason="one backend is enough")
 @pytest.mark.parametrize("save_freq, is_exact", [("epoch", True), (2, False)])
@@ -72,6 +64,6 @@ def test_a_backup_inside_of_an_epoch(save_freq, is_exact, tmp_path):
         return keras.callbacks.BackupAndRestore(str(tmp_path), save_freq=save_freq)
 
     with pytest.raises(KeyboardInterrupt):
-        train(callbacks=[backup(), Crash()], epochs=3)
+        train(callbacks=[backup(), Interrupt(6)], epochs=3)
     again = distance(train(callbacks=[backup()], epochs=3), train(epochs=3))
     assert (again == 0) if is_exact else again > 1e-3

@@ -10,6 +10,7 @@ from cases import CASES, skip_file_on_keras2, thorough
 from formats import FORMATS, STOP, assert_same, everything, fresh
 from hosts import keras
 from training import LENGTH, MICRO, assert_same_training, big_batch, go_on, in_windows, train
+from zoo import STEPS, padded
 
 from keras_accum.host import parse_version
 
@@ -23,7 +24,7 @@ VERSION = parse_version((hosts.tf if hosts.IS_TF_KERAS else keras).__version__)
 # Keras up to 3.12 divides by the number of unmasked steps plus 1e-7, and the Keras of TensorFlow
 # 2.8 computes the mean of a loss in float32.
 IS_ROUNDED = VERSION < (2, 9) or (3,) <= VERSION < (3, 13)
-SAMPLES, STEPS = 11, 5  # the last micro-batch is short
+SAMPLES = 11  # the last micro-batch is short
 
 
 @pytest.mark.parametrize("case", FOUR.values(), ids=FOUR)
@@ -41,15 +42,6 @@ def test_a_file_in_a_window(form, tmp_path):
     loaded = go_on(FORMATS[form].load(tmp_path, fresh), STOP, STOP + 1)
     assert loaded.optimizer.window_position == STOP % LENGTH + 1 < LENGTH
     assert_same(everything(go_on(loaded, STOP + 1)), everything(go_on(model, STOP)))
-
-
-def padded():
-    """Sequences of different lengths. What follows their ends may not count."""
-    random = np.random.default_rng(3)
-    x, y = (random.uniform(1, 2, (SAMPLES, STEPS, n)).astype(hosts.FLOATX) for n in (3, 2))
-    for i, end in enumerate([1, 1, 2, 1, 3, 2, 4, 5, 4, 5, 5]):
-        x[i, end:], y[i, end:] = 0, 100
-    return x, y
 
 
 def assert_weighed(first=(), callbacks=(), tolerance=hosts.TOLERANCE, **settings):

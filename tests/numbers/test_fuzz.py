@@ -35,6 +35,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from training import Shrink, assert_equal, registered
+from zoo import take_gradients
 
 from keras_accum import AccumulationSchedule
 
@@ -791,18 +792,11 @@ class Pair(keras.Model):
 
     def train_step(self, batch):
         x, y, *_ = batch
-        pairs = (self.of_a, self.a.weights), (self.of_b, self.b.weights)
-        if hosts.IS_TORCH:
-            self.zero_grad()
-            loss = self.loss_of(y, self(x, training=True))
-            loss.backward()
-            for optimizer, weights in pairs:
-                optimizer.apply([w.value.grad for w in weights], weights)
-            return {"loss": loss}
-        with hosts.tf.GradientTape(persistent=True) as tape:
-            loss = self.loss_of(y, self(x, training=True))
-        for optimizer, weights in pairs:
-            optimizer.apply_gradients(list(zip(tape.gradient(loss, weights), weights)))
+        groups = self.a.weights, self.b.weights
+        find_loss = lambda: self.loss_of(y, self(x, training=True))  # noqa: E731
+        loss, gradients = take_gradients(self, find_loss, *groups)
+        for optimizer, *pairs in zip((self.of_a, self.of_b), gradients, groups):
+            optimizer.apply_gradients(list(zip(*pairs)))
         return {"loss": loss}
 
 

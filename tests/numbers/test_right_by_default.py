@@ -29,6 +29,7 @@ import hosts
 import numpy as np
 import pytest
 import training
+import zoo
 from cases import (
     once_by_torch,
     own_code,
@@ -351,10 +352,9 @@ def make(reduction="auto", accum_iters=programs.LENGTH, name="SGD", **arguments)
 def fit_batches(model, count, epochs=1):
     """Train on this many batches, and return the texts of warnings."""
     x, y = (np.resize(array, (count * 2, *array.shape[1:])) for array in training.data())
-    with warnings.catch_warnings(record=True) as found:
-        warnings.simplefilter("always", hosts.accum.AccumulationWarning)
+    with training.our_warnings() as texts:
         model.fit(x, y, batch_size=2, epochs=epochs, verbose=0)
-    return [str(w.message) for w in found if w.category is hosts.accum.AccumulationWarning]
+    return texts
 
 
 def dense(*arguments, **keywords):
@@ -443,7 +443,7 @@ def whole_and_part(model, x, y, y_pred):
 
 
 def without(model, x, y, y_pred):
-    return programs.mean((y - y_pred) ** 2)
+    return zoo.mean((y - y_pred) ** 2)
 
 
 SEVERAL = "`compute_loss` was called several times.*different weights"

@@ -1,7 +1,6 @@
 """Optimizers that wrap ours: a LossScaleOptimizer, a MultiOptimizer, and what is refused."""
 
 import contextlib
-import warnings
 
 import hosts
 import numpy as np
@@ -9,7 +8,18 @@ import pytest
 import training
 from cases import quick_once_on_keras3, skip_file_on_keras2
 from hosts import accum, keras
-from training import BIG, LENGTH, MICRO, WINDOWS, compiled, dense_model, fit, inner, train
+from training import (
+    BIG,
+    LENGTH,
+    MICRO,
+    WINDOWS,
+    compiled,
+    dense_model,
+    fit,
+    inner,
+    our_warnings,
+    train,
+)
 
 pytestmark = quick_once_on_keras3
 
@@ -184,12 +194,11 @@ def test_a_wrapper_that_acts_in_each_micro_batch(acts, monkeypatch):
     if not acts:
         monkeypatch.setattr(Averaging, "_average", lambda self, variables: None)
     model = compiled(dense_model(), Averaging(hosts.ours("SGD", accum_iters=LENGTH)))
-    with warnings.catch_warnings(record=True) as found:
-        warnings.simplefilter("always")
+    with our_warnings() as texts:
         for _ in range(2):
             fit(model, MICRO, epochs=1)
-    text = "Averaging wraps SGDAccumulate and keeps values of its own"
-    assert sum(text in str(warning.message) for warning in found) == acts
+    said = "Averaging wraps SGDAccumulate and keeps values of its own"
+    assert sum(said in text for text in texts) == acts
 
 
 @has_several

@@ -10,7 +10,8 @@ import pytest
 from cases import keras2_has_no, once_by_torch, once_on_keras3, own_code
 from hosts import keras
 from processes import python
-from training import MICRO, UPDATES, compiled, data, dense_model, fit
+from training import MICRO, UPDATES, compiled, data, dense_model, fit, our_warnings
+from zoo import network, take_gradients
 
 from keras_accum.fit import warnings as fit_warnings
 from keras_accum.host import patches
@@ -160,10 +161,10 @@ if not hosts.IS_KERAS2:
             self.turn += 1
             optimizers = hosts.tf.nest.flatten(self.optimizer)
             x, y = data
-            with hosts.tf.GradientTape() as tape:
-                loss = self.compiled_loss(y, self(x))
             weights = self.layers[1 + self.turn % 2].trainable_variables
-            optimizers[self.turn % 2].apply_gradients(zip(tape.gradient(loss, weights), weights))
+            find_loss = lambda: self.compiled_loss(y, self(x))  # noqa: E731
+            loss, (gradients,) = take_gradients(self, find_loss, weights)
+            optimizers[self.turn % 2].apply_gradients(zip(gradients, weights))
             return {"loss": loss}
 
 
@@ -172,13 +173,12 @@ if not hosts.IS_KERAS2:
 def test_with_a_part_of_the_user_s_own(make, said):
     """The training is shorter than a window, which is said of one of ours."""
     hosts.ours("SGD", accum_iters=2)
-    network = hosts.sequential((3,), [BatchNormalizationOfMine(), keras.layers.Dense(2)])
+    model = hosts.sequential((3,), [BatchNormalizationOfMine(), keras.layers.Dense(2)])
     optimizer = make("SGD", **{"accum_iters": 3} if said else {})
-    model = compiled(network, optimizer, run_eagerly=True)
-    with warnings.catch_warnings(record=True) as found:
-        warnings.simplefilter("always")
+    compiled(model, optimizer, run_eagerly=True)
+    with our_warnings() as texts:
         fit(model, 5, [array[:9] for array in data()], epochs=1)
-    assert sum("was whole" in str(warning.message) for warning in found) == said
+    assert sum("was whole" in text for text in texts) == said
 
 
 @own_code
@@ -187,8 +187,7 @@ def test_with_a_part_of_the_user_s_own(make, said):
 def test_several_optimizers(make):
     """Of ours, callbacks for several reach each, and each knows which layer is frozen."""
     length = {"accum_iters": 2} if make is hosts.ours else {}
-    x = keras.Input((3,))
-    model = Several(x, keras.layers.Dense(2, name="out")(keras.layers.Dense(4, name="in")(x)))
+    model = network(cls=Several)
     found = {"a": make("SGD", **length), "b": make("Adam", **length)}
     model.compile(found, "mse", run_eagerly=True)
     callbacks = [hosts.accum.ApplyPartialWindow()] * bool(length)

@@ -13,6 +13,7 @@ from cases import each_version, keras2_has_no, quick_once_on_keras3, thorough
 from formats import ALL, CLASSES, FORMATS, ROWS, SAVED, STOP, assert_same, everything, fresh
 from hosts import keras
 from training import LENGTH, MICRO, assert_moved, go_on, weights
+from zoo import Interrupt
 
 
 @thorough
@@ -130,14 +131,6 @@ def test_the_loss_scale_optimizer_of_a_policy(tmp_path):
     assert_same(everything(go_on(FORMATS["keras"].load(tmp_path, fresh), STOP)), end)
 
 
-class Interrupt(keras.callbacks.Callback):
-    """End the training like a crash, in the middle of an epoch and of a window."""
-
-    def on_train_batch_end(self, batch, logs=None):
-        if batch == STOP:
-            raise InterruptedError
-
-
 class Restored(keras.callbacks.Callback):
     """Record what was restored. Then Keras 3 repeats the epoch, and tf_keras its later batches."""
 
@@ -152,7 +145,7 @@ def test_backup_and_restore(accum_iters, tmp_path):
     """The next run may have another length, for the windows after the open one."""
     backup = {"backup_dir": str(tmp_path / "backup"), "save_freq": STOP}
     restored = Restored()
-    for last, length in ((Interrupt(), LENGTH), (restored, accum_iters)):
+    for last, length in ((Interrupt(STOP + 1, InterruptedError), LENGTH), (restored, accum_iters)):
         model = fresh(accum_iters=length, reduction="mean")
         callbacks = [keras.callbacks.BackupAndRestore(**backup), last]
         try:

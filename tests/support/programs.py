@@ -6,22 +6,22 @@ micro-batch by stock SGD, averaged in NumPy.
 """
 
 import functools
-import warnings
 from collections import namedtuple
 
 import hosts
 import numpy as np
 import training
+import zoo
 from hosts import keras
+from zoo import ENDS, STEPS, mean
 
 layers = keras.layers
 ops = keras.ops if hosts.IS_KERAS3 else None
 
-SIZE, LENGTH, STEPS, EPOCHS = 3, 4, 5, 2
+SIZE, LENGTH, EPOCHS = 3, 4, 2
 ADAM = {"learning_rate": 2**-5}
 SAMPLES = {"even": 12, "short": 11, "partial": 14}  # others have 12
 LENGTHS = [5, 3, 4, 2]  # steps in a micro-batch with the data "lengths"
-ENDS = [1, 1, 2, 1, 3, 2, 4, 5, 4, 5, 5, 2, 1, 3]  # steps that aren't masked
 LAYERS_MASK = "masking", "embedding", "pooled", "two"
 
 Program = namedtuple("Program", "loss mask weights layers who data")
@@ -29,10 +29,6 @@ Result = namedtuple("Result", "weights slots said")
 
 
 # -- losses ----------------------------------------------------------------------------------------
-
-
-def mean(values, axis=None):
-    return ops.mean(values, axis) if hosts.IS_KERAS3 else hosts.tf.reduce_mean(values, axis)
 
 
 def to_scalar(y_true, y_pred):
@@ -119,19 +115,6 @@ def make_losses(program):
 # -- models ----------------------------------------------------------------------------------------
 
 
-class Adds(layers.Layer):
-    """Adds a mean over samples to the model's loss."""
-
-    def call(self, x):
-        self.add_loss(mean((x - 1) ** 2))
-        return x
-
-
-class OwnLoss(keras.Model):
-    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, **more):
-        return super().compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight)
-
-
 class OwnWords(keras.Model):
     """Computes its loss without Keras's."""
 
@@ -148,16 +131,11 @@ class OwnLosses(keras.Model):
         return self.own(y, y_pred)
 
 
-class OwnStep(keras.Model):
-    def train_step(self, *arguments):
-        return super().train_step(*arguments)
-
-
 MODELS = {
-    "compute_loss": OwnLoss,
+    "compute_loss": zoo.OwnLoss,
     "own_words": OwnWords,
     "own_losses": OwnLosses,
-    "train_step": OwnStep,
+    "train_step": zoo.OwnStep,
 }
 
 
@@ -189,7 +167,7 @@ def build(program, embedding=layers.Embedding):
             y = layers.GlobalAveragePooling1D(name=f"pool{i}")(y)
         units = {"ignored": 3, "dice": 8, "own_dice": 8}.get(program.loss, 2)
         y = layers.Dense(units, activation=activation, name=f"out{i}")(y)
-        y = Adds()(y) if program.loss == "added" else y
+        y = zoo.Adds()(y) if program.loss == "added" else y
         ys.append(layers.Reshape((2, 2, 2))(y) if kind == OF_MAPS else y)
     model = MODELS.get(program.who, keras.Model)(x, ys if outputs > 1 else ys[0])
     if program.who == "own_losses":
@@ -364,8 +342,7 @@ def run(program, reduction):
     optimizer = hosts.ours("Adam", accum_iters=LENGTH, reduction=reduction, **ADAM)
     model = compiled(program, optimizer)
     batches = make_batches(program)
-    with warnings.catch_warnings(record=True) as found:
-        warnings.simplefilter("always", hosts.accum.AccumulationWarning)
+    with training.our_warnings() as said:
         if program.who in ("loop", "loop_weigh"):
             loop(program, model, weighs=program.who == "loop_weigh")
         elif program.who == "train_on_batch":
@@ -379,8 +356,6 @@ def run(program, reduction):
             arguments = {"sample_weight": weights, "shuffle": False, "verbose": 0}
             y = ys if len(ys) > 1 else ys[0]
             model.fit(x, y, batch_size=SIZE, epochs=EPOCHS, **arguments)
-    kind = hosts.accum.AccumulationWarning
-    said = [str(warning.message) for warning in found if issubclass(warning.category, kind)]
     return Result(training.weights(model), training.slots(model), said)
 
 
@@ -455,16 +430,11 @@ class Step(keras.Model):
         if hosts.BACKEND == "jax":
             return self._train_step_of_jax(*arguments)
         x, y = arguments[0][:2]
-        if hosts.IS_TORCH:
-            self.zero_grad()
-            self.find_loss(self, x, y, self(x, training=True)).backward()
-            gradients = [v.value.grad for v in self.trainable_weights]
-            self.optimizer.apply(gradients, self.trainable_weights)
-            return {}
-        with hosts.tf.GradientTape() as tape:
-            loss = self.find_loss(self, x, y, self(x, training=True))
-        gradients = tape.gradient(loss, self.trainable_weights)
-        self.optimizer.apply_gradients(list(zip(gradients, self.trainable_weights)))
+        weights = self.trainable_weights
+        loss, (gradients,) = zoo.take_gradients(
+            self, lambda: self.find_loss(self, x, y, self(x, training=True)), weights
+        )
+        self.optimizer.apply_gradients(list(zip(gradients, weights)))
         return {"own": loss}
 
     def _train_step_of_jax(self, state, batch):
@@ -483,7 +453,6 @@ class Step(keras.Model):
 
 def make_step(optimizer, find_loss):
     """Return a compiled model of samples that trains by its own step."""
-    x = keras.Input((3,))
-    model = Step(x, layers.Dense(2, name="out")(layers.Dense(4, name="hidden")(x)))
+    model = zoo.network(cls=Step)
     model.find_loss = find_loss
     return training.compiled(model, optimizer, jit_compile=False)

@@ -1,6 +1,8 @@
 """Train our optimizer on micro-batches and the stock one, the only reference, on big batches."""
 
+import contextlib
 import functools
+import warnings
 from collections import namedtuple
 
 import hosts
@@ -111,6 +113,16 @@ def fit(model, batch_size, arrays=None, **arguments):
     x, y = arrays or data()
     settings = {"epochs": EPOCHS, "shuffle": False, "verbose": 0, **arguments}
     return model.fit(x, y, batch_size=batch_size, **settings)
+
+
+@contextlib.contextmanager
+def our_warnings():
+    """Yield a list, in which the texts of our warnings are after the block."""
+    kind, texts = hosts.accum.AccumulationWarning, []
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always", kind)
+        yield texts
+    texts += [str(w.message) for w in found if issubclass(w.category, kind)]
 
 
 def contrastive(y_true, y_pred):
@@ -225,6 +237,12 @@ def assert_equal(actual, expected, rtol=None, atol=None):
         assert found.shape == value.shape, name
         found, value = found.astype("float64"), value.astype("float64")
         np.testing.assert_allclose(found, value, err_msg=str(name), **tolerance)
+
+
+def assert_same_models(model, other):
+    """Two models have the same weights, and their optimizers the same slots."""
+    assert_equal(weights(model), weights(other))
+    assert_equal(slots(model), slots(other))
 
 
 def assert_moved(start, end, by=0.02):
