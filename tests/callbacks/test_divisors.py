@@ -15,16 +15,13 @@ from training import assert_equal, compiled, is_ours, our_warnings, weights
 skip_file_on_keras2("reduction='auto'")
 
 import programs  # noqa: E402
-from zoo import Adds, mean, take_gradients, total  # noqa: E402
+import zoo  # noqa: E402
+from zoo import Adds, mean, mean_square, take_gradients, total  # noqa: E402
 
 layers = keras.layers
 SIZES = [1, 3, 2]  # samples in the micro-batches of a window
 RATE = {"learning_rate": 2**-3}
 math = keras.ops if hosts.IS_KERAS3 else hosts.tf
-
-
-def mean_square(y_true, y_pred):
-    return mean((y_true - y_pred) ** 2)
 
 
 def squares(y_true, y_pred):
@@ -176,7 +173,7 @@ def of_maps():
 
 
 def own_words():
-    return of_graphs(programs.OwnWords)
+    return of_graphs(zoo.OwnWords)
 
 
 def of_each(squares):

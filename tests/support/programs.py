@@ -31,10 +31,6 @@ Result = namedtuple("Result", "weights slots said")
 # -- losses ----------------------------------------------------------------------------------------
 
 
-def to_scalar(y_true, y_pred):
-    return mean((y_true - y_pred) ** 2)
-
-
 def doubled(base):
     """Return a subclass of a loss of Keras with a `__call__` of its own."""
 
@@ -82,7 +78,7 @@ LOSSES = {
     "samples": (OF_SAMPLES, lambda **more: [mse(**more)]),
     "ignored": (OF_STEPS, lambda **more: [ignoring(**more)]),
     "sum": (OF_STEPS, lambda: [mse(**SUM)]),
-    "scalar": (OF_STEPS, lambda: [to_scalar]),
+    "scalar": (OF_STEPS, lambda: [zoo.mean_square]),
     "own_call": (OF_STEPS, lambda: [OwnCall()]),
     "own_mse": (OF_STEPS, lambda: [doubled(keras.losses.MeanSquaredError)()]),
     "own_dice": (OF_MAPS, lambda: [doubled(keras.losses.Dice)()]),
@@ -115,13 +111,6 @@ def make_losses(program):
 # -- models ----------------------------------------------------------------------------------------
 
 
-class OwnWords(keras.Model):
-    """Computes its loss without Keras's."""
-
-    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, **more):
-        return to_scalar(keras.ops.convert_to_tensor(y) if hosts.IS_KERAS3 else y, y_pred)
-
-
 class OwnLosses(keras.Model):
     """Has a loss of Keras as an attribute."""
 
@@ -133,7 +122,7 @@ class OwnLosses(keras.Model):
 
 MODELS = {
     "compute_loss": zoo.OwnLoss,
-    "own_words": OwnWords,
+    "own_words": zoo.OwnWords,
     "own_losses": OwnLosses,
     "train_step": zoo.OwnStep,
 }

@@ -64,6 +64,13 @@ class OwnLoss(keras.models.Model):
         return super().compute_loss(*arguments, **keywords)
 
 
+class OwnWords(keras.models.Model):
+    """Computes its loss without Keras's."""
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, **more):
+        return mean_square(keras.ops.convert_to_tensor(y) if hosts.IS_KERAS3 else y, y_pred)
+
+
 class OwnStep(keras.models.Model):
     """Its own `train_step` calls Keras's."""
 
@@ -88,7 +95,7 @@ class Halves(keras.models.Model):
     def train_step(self, batch):
         x, y, *_ = batch
         groups = self.a.trainable_variables, self.b.trainable_variables
-        loss, gradients = take_gradients(self, lambda: mean((self(x) - y) ** 2), *groups)
+        loss, gradients = take_gradients(self, lambda: mean_square(self(x), y), *groups)
         for optimizer, *pairs in zip(self.list_optimizers(), gradients, groups):
             optimizer.apply_gradients(list(zip(*pairs)))
         return {"loss": loss}
@@ -118,6 +125,11 @@ def mean(x, axis=None):
 
 def total(x, axis=None):
     return keras.ops.sum(x, axis) if hosts.IS_KERAS3 else hosts.tf.reduce_sum(x, axis)
+
+
+def mean_square(y_true, y_pred):
+    """A loss that is one number."""
+    return mean((y_true - y_pred) ** 2)
 
 
 class Adds(layers.Layer):
