@@ -1,4 +1,4 @@
-"""Packages for the standalone Keras 2.2.4 on TensorFlow 1: agents, samplers, noise and phones."""
+"""Packages of 2017 to 2021 for the standalone Keras 2.2.4 on TensorFlow 1."""
 
 import hosts
 import numpy as np
@@ -11,6 +11,7 @@ from training import (
     EPOCHS,
     LENGTH,
     MICRO,
+    SAMPLES,
     batches,
     compiled,
     data,
@@ -26,6 +27,8 @@ pytestmark = [
     pytest.mark.usefixtures("float32"),
     pytest.mark.skipif(not hosts.IS_KERAS2, reason="Keras 2.2.4 alone"),
 ]
+
+# -- agents, samplers, noise and phones ------------------------------------------------------------
 
 SGD = {"learning_rate": RATE, "momentum": 0.9}
 
@@ -224,3 +227,348 @@ def test_coremltools():
         spec[name] = coremltools.converters.keras.convert(model, respect_trainable=True).get_spec()
     found = [s.neuralNetwork.updateParams.optimizer for s in spec.values()]
     assert found[0] == found[1] and found[1].adamOptimizer.miniBatchSize.defaultValue == 16
+
+
+# -- detection, text, plots and exports ------------------------------------------------------------
+
+
+def off(train, by):
+    """Our weights differ from the big batch's."""
+    found = distance(run(train, ours, MICRO), run(train, stock, BIG))
+    assert found > by
+
+
+ANCHORS = 6
+
+
+def detections():
+    """Targets for anchors of each image: a class, and whether the anchor has an object."""
+    random = np.random.default_rng(3)
+    objects = random.uniform(size=(SAMPLES, ANCHORS)) < np.linspace(0.1, 0.9, SAMPLES)[:, None]
+    labels = np.stack([objects, objects], -1).astype("float32")
+    x = random.uniform(-1, 1, (SAMPLES, ANCHORS, 3)).astype("float32")
+    return x, labels
+
+
+@pytest.mark.row(
+    "keras-retinanet",
+    "`losses.focal()`",
+    "not equal, as it divides by the anchors with an object in the batch, silently: multiply it by "
+    "their number, and divide by that of images",
+)
+def test_retinanet():
+    """The guess: not equal, and nothing is said."""
+    from keras_retinanet.losses import focal
+
+    K = keras.backend
+
+    def by_image(y, p):
+        objects = K.sum(K.cast(K.equal(y[:, :, -1], 1), "float32"))
+        return focal()(y, p) * K.maximum(1.0, objects) / K.cast(K.shape(y)[0], "float32")
+
+    def train_with(loss):
+        def train(optimizer, batch_size):
+            layers = [keras.layers.Dense(1, activation="sigmoid", name="out")]
+            model = hosts.sequential((ANCHORS, 3), layers)
+            fit(compiled(model, optimizer, loss), batch_size, detections())
+            return model
+
+        return train
+
+    off(train_with(focal()), by=1e-3)
+    assert_equals_big_batch(train_with(by_image))
+
+
+@pytest.mark.row(
+    "mrcnn",
+    "`rpn_class_loss_graph` in `add_loss`, as matterport's `compile` does",
+    "equal to the big batch with as many anchors in each image, as its generator gives them",
+)
+def test_matterport():
+    """The guess: not equal, as it is a mean over the batch's anchors."""
+    from mrcnn.model import rpn_class_loss_graph
+
+    x, labels = detections()
+    match = np.where(labels[:, :, :1] == 1, 1, -1).astype("int32")
+    match[:, 0] = 0  # neutral
+
+    def train(optimizer, batch_size):
+        images = keras.layers.Input((ANCHORS, 3))
+        matches = keras.layers.Input((ANCHORS, 1), dtype="int32")
+        logits = keras.layers.Dense(2, name="out")(images)
+        loss = keras.layers.Lambda(lambda pair: rpn_class_loss_graph(*pair), name="loss")
+        model = keras.models.Model([images, matches], [logits, loss([matches, logits])])
+        model.add_loss(hosts.tf.reduce_mean(model.get_layer("loss").output, keepdims=True))
+        model.compile(optimizer, loss=[None, None])
+        fit(initialize(model), batch_size, ([x, match], []))
+        return weights(model)
+
+    assert_equals_big_batch(train)
+
+
+@pytest.mark.row(
+    "bert4keras",
+    "`extend_with_weight_decay(AdamAccumulate)`, and with piecewise rates, layer adaptation, lazy "
+    "updates",
+    "refused by name",
+)
+@pytest.mark.parametrize(
+    "name, arguments",
+    [
+        ("weight_decay", {"weight_decay_rate": 0.01}),
+        ("layer_adaptation", {}),
+        ("piecewise_linear_lr", {"lr_schedule": {10: 1.0}}),
+        ("lazy_optimization", {"include_in_lazy_optimization": ["out"]}),
+    ],
+)
+def test_bert4keras(name, arguments):
+    """The guess: refused, as each replaces `K.update`."""
+    from bert4keras import optimizers
+
+    cls = getattr(optimizers, f"extend_with_{name}")(hosts.accum.AdamAccumulate)
+    with pytest.raises(ValueError, match="was replaced.*bert4keras.optimizers"):
+        go_on(compiled(dense_model(), cls(accum_iters=LENGTH, **arguments)))
+
+
+@pytest.mark.row(
+    "bert4keras",
+    "`extend_with_exponential_moving_average(AdamAccumulate)`",
+    "weights equal to the big batch; the average isn't: it moves in each micro-batch, and "
+    "`apply_ema_weights` divides it by the number of updates, silently, so after 2 updates it is 3 "
+    "times too large: keep an average of your own",
+)
+def test_bert4keras_average():
+    """The guess: as keras-rl's target network."""
+    from bert4keras.optimizers import extend_with_exponential_moving_average as extend
+
+    averages = []
+
+    def train(optimizer, batch_size):
+        model = compiled(dense_model(), optimizer)
+        fit(model, batch_size)
+        averages.append(keras.backend.batch_get_value(optimizer.ema_weights))
+        return weights(model)
+
+    def extended(cls, **arguments):
+        return extend(cls)(lr=RATE, ema_momentum=0.9, **arguments)
+
+    class Adam(keras.optimizers.Adam):
+        def __init__(self, **arguments):
+            super().__init__(**arguments)
+            hosts.in_order(self)
+
+    pair = (
+        lambda: extended(Adam),
+        lambda: extended(hosts.accum.AdamAccumulate, accum_iters=LENGTH),
+    )
+    assert_equals_big_batch(train, optimizers=pair)
+    assert np.abs(averages[1][0] - averages[0][0]).max() > 0.05
+
+    # Weights that never change have themselves as their average.
+    optimizer = extend(hosts.accum.AdamAccumulate)(lr=0.0, ema_momentum=0.9, accum_iters=LENGTH)
+    model = compiled(dense_model(), optimizer)
+    start = model.get_weights()[0]
+    go_on(model, stop=2 * LENGTH)
+    optimizer.apply_ema_weights()
+    np.testing.assert_allclose(model.get_weights()[0], start * 2.997, rtol=1e-3)
+
+
+@pytest.mark.row(
+    "keras-radam",
+    "`accumulating(RAdam)`, which Keras 2.2 hasn't",
+    "error; bert4keras's `extend_with_gradient_accumulation` takes any class there, but updates "
+    "one micro-batch late, and counts micro-batches in `iterations`",
+)
+def test_radam():
+    """The guess: an error. The peer: off, as `iterations` counts micro-batches."""
+    from bert4keras.optimizers import extend_with_gradient_accumulation as extend
+    from keras_radam import RAdam
+
+    with pytest.raises(AttributeError, match="AdamAccumulate"):
+        hosts.accum.accumulating(RAdam)
+
+    optimizer = extend(RAdam)(learning_rate=RATE, grad_accum_steps=LENGTH)
+    model = compiled(dense_model(), optimizer)
+    start = weights(model)
+    assert distance(weights(go_on(model, stop=LENGTH)), start) == 0
+    assert distance(weights(go_on(model, LENGTH, LENGTH + 1)), start) > 0
+    assert keras.backend.get_value(optimizer.iterations) == LENGTH + 1
+
+
+@pytest.mark.row(
+    "innvestigate", "`create_analyzer` and `analyze` inside a window", "goes on as the big batch"
+)
+def test_innvestigate():
+    """The guess: equal, as an analyzer is a model of its own."""
+    import innvestigate
+
+    def train(optimizer, batch_size):
+        x, y = data()
+        layers = [keras.layers.Dense(4, activation="relu", name="hidden"),
+                  keras.layers.Dense(2, name="out")]  # fmt: skip
+        model = compiled(hosts.sequential((3,), layers), optimizer)
+        go_on(model, stop=5, batch_size=batch_size)
+        for name in ("gradient", "lrp.epsilon", "deep_taylor"):
+            found = innvestigate.create_analyzer(name, model).analyze(x)
+            assert found.shape == x.shape
+        return go_on(model, 5, batch_size=batch_size)
+
+    assert_equals_big_batch(train)
+
+
+@pytest.mark.row(
+    "livelossplot", "`PlotLossesKeras`", "a point per epoch, weights equal to the big batch"
+)
+def test_livelossplot(monkeypatch):
+    """The guess: equal."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from livelossplot import PlotLossesKeras
+
+    def train(optimizer, batch_size):
+        plot = PlotLossesKeras()
+        model = compiled(dense_model(), optimizer)
+        fit(model, batch_size, callbacks=[plot])
+        assert len(plot.liveplot.logs) == EPOCHS
+        return model
+
+    assert_equals_big_batch(train)
+
+
+@pytest.mark.row(
+    "keras2onnx", "`convert_keras` inside a window", "goes on as the big batch; the file has no "
+    "optimizer",
+)  # fmt: skip
+def test_keras2onnx():
+    """The guess: equal."""
+    import keras2onnx
+
+    def train(optimizer, batch_size):
+        model = go_on(compiled(dense_model(), optimizer), stop=5, batch_size=batch_size)
+        found = keras2onnx.convert_keras(model)
+        assert len(found.graph.initializer) == 4
+        return go_on(model, 5, batch_size=batch_size)
+
+    assert_equals_big_batch(train)
+
+
+@pytest.mark.row(
+    "tensorflowjs", "`converters.save_keras_model` inside a window", "goes on as the big batch; "
+    "the files have no optimizer",
+)  # fmt: skip
+def test_tensorflowjs(tmp_path):
+    """The guess: equal."""
+    import json
+
+    from tensorflowjs.converters import save_keras_model
+
+    def train(optimizer, batch_size):
+        model = go_on(compiled(dense_model(), optimizer), stop=5, batch_size=batch_size)
+        save_keras_model(model, str(tmp_path))
+        (group,) = json.loads((tmp_path / "model.json").read_text())["weightsManifest"]
+        assert len(group["weights"]) == 4
+        return go_on(model, 5, batch_size=batch_size)
+
+    assert_equals_big_batch(train)
+
+
+@pytest.mark.row("tensorflow-determinism", "`patch()`", "equal to the big batch")
+def test_determinism(monkeypatch):
+    """The guess: equal."""
+    from tensorflow.python.ops import nn
+    from tfdeterminism import patch
+
+    monkeypatch.setattr(nn, "bias_add", nn.bias_add)  # puts it back
+    monkeypatch.setattr(hosts.tf.nn, "bias_add", hosts.tf.nn.bias_add)
+    monkeypatch.setenv("TF_CUDNN_DETERMINISTIC", "0")
+    patch()
+
+    def train(optimizer, batch_size):
+        model = compiled(dense_model(), optimizer)
+        fit(model, batch_size)
+        return model
+
+    assert_equals_big_batch(train)
+
+
+@pytest.mark.row("keras-tqdm", "`TQDMCallback`", "the bar counts samples, so it is the big batch's")
+def test_tqdm():
+    """The guess: the bar counts micro-batches."""
+    import io
+
+    from keras_tqdm import TQDMCallback
+
+    totals = []
+
+    class Bars(TQDMCallback):
+        def tqdm(self, desc, total, leave):
+            totals.append(total)
+            return super().tqdm(desc, total, leave)
+
+    def train(optimizer, batch_size):
+        model = compiled(dense_model(), optimizer)
+        fit(model, batch_size, callbacks=[Bars(output_file=io.StringIO())])
+        return model
+
+    assert_equals_big_batch(train)
+    assert totals == 3 * [EPOCHS, *EPOCHS * [SAMPLES]]
+
+
+@pytest.mark.row(
+    "imbalanced-learn",
+    "`keras.BalancedBatchGenerator` with a `random_state`",
+    "equal to the big batch if `accum_iters` divides the number of its batches",
+)
+def test_imbalanced():
+    """The guess: equal."""
+    from imblearn.keras import BalancedBatchGenerator
+
+    x, y = data()
+    x, y = np.concatenate([x, x]), np.arange(2 * SAMPLES) % 3 == 0  # 16 of 48
+
+    def train(optimizer, batch_size):
+        batches = BalancedBatchGenerator(x, y, batch_size=batch_size, random_state=0)
+        layers = [keras.layers.Dense(1, activation="sigmoid", name="out")]
+        model = compiled(hosts.sequential((3,), layers), optimizer, "binary_crossentropy")
+        model.fit_generator(batches, epochs=EPOCHS, shuffle=False, verbose=0)
+        return model
+
+    assert_equals_big_batch(train)
+
+
+@pytest.mark.row(
+    "talos", "`lr_normalizer(lr, AdamAccumulate)`",
+    "leaves the rate as it is, silently, 1000 times Adam's: give it `keras.optimizers.Adam`",
+)  # fmt: skip
+def test_talos():
+    """The guess: refused by name."""
+    from talos.model.normalizers import lr_normalizer
+
+    assert lr_normalizer(1.0, keras.optimizers.Adam) == 1e-3
+    assert lr_normalizer(1.0, hosts.accum.AdamAccumulate) == 1.0
+
+
+@pytest.mark.row(
+    "tensorflow-constrained-optimization",
+    "`ProxyLagrangianOptimizerV1(AdamAccumulate(...))`",
+    "AttributeError in `minimize`: it needs an optimizer of TensorFlow 1",
+)
+def test_constrained():
+    """The guess: an error that names ours."""
+    import tensorflow_constrained_optimization as tfco
+
+    weight = hosts.tf.Variable([1.0, 2.0])
+
+    class Problem(tfco.ConstrainedMinimizationProblem):
+        num_constraints = 1
+
+        def objective(self):
+            return hosts.tf.reduce_sum(weight**2)
+
+        def constraints(self):
+            return hosts.tf.reshape(1 - hosts.tf.reduce_sum(weight), (1,))
+
+    optimizer = tfco.ProxyLagrangianOptimizerV1(ours(), num_constraints=1)
+    with pytest.raises(AttributeError, match="AdamAccumulate"):
+        optimizer.minimize(Problem(), var_list=[weight])
