@@ -17,8 +17,6 @@ from training import assert_equal
 if not hosts.IS_KERAS3:
     pytest.skip("MicroBatches is for Keras 3", allow_module_level=True)
 
-from keras_accum.keras3 import micro_batches
-
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The model does not have any trainable weights"),
     # TensorFlow's allocator waits for ten seconds before it refuses; test_micro_batches.py asks it.
@@ -282,9 +280,17 @@ def test_texts_of_errors(text):
     """Of an array that depends on one that was refused, and of a GPU's search for kernels."""
     import jax
 
-    host = hosts.accum.MicroBatches.host
-    step = micro_batches.BackendStep(compile_with(build(), stock()), "auto", "sample", host)
-    assert step.is_out_of_memory(jax.errors.JaxRuntimeError(text)) == TEXTS[text]
+    class Raises(Greedy):
+        def call(self, x, training=False):
+            if training and x.shape[0] > self.limit:
+                raise jax.errors.JaxRuntimeError(text)
+            return x
+
+    model, callback = compile_with(build(greedy=Raises), stock()), MicroBatches("auto")
+    raises = pytest.raises(jax.errors.JaxRuntimeError, match="expected parameter")
+    with contextlib.nullcontext() if TEXTS[text] else raises:
+        model.fit(X[:BATCH], Y[:BATCH], BATCH, verbose=0, callbacks=[callback])
+    assert callback.size == (LIMIT if TEXTS[text] else None)
 
 
 COUNT, ROOM = 10**8, 10**8  # numbers in 400 MB, and bytes

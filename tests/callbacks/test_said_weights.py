@@ -8,8 +8,6 @@ from cases import quick_once, skip_file_on_keras2
 from hosts import keras
 from training import assert_equal, compiled, data, dense_model, fit, train
 
-from keras_accum.engine.pending import StepWeight
-
 pytestmark = quick_once
 
 skip_file_on_keras2("reduction='weighted'")
@@ -170,20 +168,3 @@ def test_a_weight_in_a_traced_function_of_ones_own():
         with pytest.raises(ValueError, match="`weigh` was called outside of the traced"):
             run(gradients)
     assert optimizer.window_position == 0
-
-
-@pytest.mark.parametrize("weights", [None, np.ones(2 * MICRO, "float32")], ids=["plain", "weights"])
-def test_a_weight_that_a_shape_tells(weights, monkeypatch):
-    """It is a number, so that PyTorch computes nothing, also for one sample weight per sample."""
-    model, seen = compiled(dense_model(), weighted(), run_eagerly=True), []
-    give = StepWeight.give
-
-    def give_and_see(step, weight, traces):
-        seen.append(weight)
-        give(step, weight, traces)
-
-    monkeypatch.setattr(StepWeight, "give", give_and_see)
-    x, y = (array[: 2 * MICRO - 1] for array in data())
-    weights = None if weights is None else weights[: 2 * MICRO - 1]
-    model.fit(x, y, batch_size=MICRO, sample_weight=weights, shuffle=False, verbose=0)
-    assert seen == [MICRO, MICRO - 1] and all(isinstance(weight, int) for weight in seen)

@@ -12,18 +12,14 @@ from hosts import keras
 from training import LENGTH, MICRO, assert_same_training, big_batch, go_on, in_windows, train
 from zoo import STEPS, padded
 
-from keras_accum.host import parse_version
-
 skip_file_on_keras2("minor versions but those of its sessions")
 
 pytestmark = [thorough, pytest.mark.weekly]
 
 FOUR = {name: CASES[name] for name in ("momentum", "adam", "amsgrad", "rmsprop")}
-# `tf.keras` of TensorFlow 2.13 and 2.14 has no version.
-VERSION = parse_version((hosts.tf if hosts.IS_TF_KERAS else keras).__version__)
 # Keras up to 3.12 divides by the number of unmasked steps plus 1e-7, and the Keras of TensorFlow
 # 2.8 computes the mean of a loss in float32.
-IS_ROUNDED = VERSION < (2, 9) or (3,) <= VERSION < (3, 13)
+IS_ROUNDED = hosts.VERSION < (2, 9) or (3,) <= hosts.VERSION < (3, 13)
 SAMPLES = 11  # the last micro-batch is short
 
 

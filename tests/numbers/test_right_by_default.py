@@ -22,7 +22,6 @@ the user's own there.
 """
 
 import contextlib
-import itertools
 import warnings
 
 import hosts
@@ -40,9 +39,6 @@ from cases import (
 )
 from hosts import keras
 from training import assert_equal
-
-from keras_accum.terms.tap import TappedLoss
-from keras_accum.terms.term import Divisor
 
 skip_file_on_keras2("reduction='auto'")
 
@@ -234,111 +230,6 @@ def test_the_table(program, reduction, verdict):
             {**r.weights, **r.slots} for r in (programs.at_the_big_batch(program), result)
         )
         assert not all((np.abs(big[name] - found[name]) < 1e-4).all() for name in big)  # or NaN
-
-
-# -- the divisor -----------------------------------------------------------------------------------
-
-
-def list_losses():
-    """Return the names of Keras's losses, with arguments that show what they are divided by."""
-    names = [name for name, cls in vars(keras.losses).items() if is_loss(cls)]
-    rows = {name: (name, {}) for name in sorted(names)}
-    rows["ignored"] = "SparseCategoricalCrossentropy", {"ignore_class": 0}
-    return rows
-
-
-def is_loss(cls):
-    bases = keras.losses.Loss
-    return isinstance(cls, type) and issubclass(cls, bases) and cls is not bases
-
-
-SAMPLES, STEPS, UNITS = 4, 5, 3
-
-
-def make_call(name, has_steps):
-    """Return targets and predictions for a loss."""
-    random = np.random.default_rng(7)
-    shape = (SAMPLES, STEPS, UNITS) if has_steps or name == "CTC" else (SAMPLES, UNITS)
-    y_pred = random.uniform(0.1, 1, shape)
-    y_pred /= y_pred.sum(-1, keepdims=True)
-    y_true = random.uniform(0.1, 0.9, shape)
-    if name.startswith("SparseCat") or name in ("CTC", "CategoricalGeneralizedCrossEntropy"):
-        y_true = random.integers(1 if name == "CTC" else 0, UNITS, shape[:-1])
-        y_true = y_true[:, :2] if name == "CTC" else y_true
-    if name == "Circle":
-        y_true = np.arange(SAMPLES) % 2
-    dtype = "int32" if y_true.dtype.kind == "i" else hosts.FLOATX
-    return y_true.astype(dtype), y_pred.astype(hosts.FLOATX)
-
-
-def tensor(array):
-    if array is None or hosts.IS_KERAS3:
-        return None if array is None else keras.ops.convert_to_tensor(array)
-    return hosts.tf.constant(array)
-
-
-REDUCTIONS = ["sum_over_batch_size"]
-REDUCTIONS += ["mean", "mean_with_sample_weight"] if hosts.IS_KERAS3 else ["auto"]
-WEIGHTS = [None, (SAMPLES,), (SAMPLES, 1), (SAMPLES, STEPS), (SAMPLES, STEPS, 1)]
-
-
-def call(name, arguments, reduction, case):
-    """Call a loss with a case's arrays. Return its result and the Term."""
-    host, (has_steps, shape, is_masked) = hosts.accum.ApplyPartialWindow.host, case
-    random, arrays = np.random.default_rng(8), make_call(name, has_steps)
-    y_true, y_pred = map(tensor, arrays)
-    weights = shape and random.uniform(0.5, 2, shape).astype(hosts.FLOATX)
-    if is_masked:
-        host.set_mask(y_pred, tensor(random.uniform(size=arrays[1].shape[:-1]) < 0.6))
-    loss = getattr(keras.losses, name)(**arguments, reduction=reduction)
-    terms = []
-    tapped = TappedLoss(host, loss, None, lambda term, result: (terms.append(term), result)[1])
-    return hosts.array(tapped(y_true, y_pred, tensor(weights))), terms[0]
-
-
-@once_by_torch  # elsewhere on Keras 3, it is the same code
-@pytest.mark.parametrize("name, arguments", list_losses().values(), ids=list_losses())
-def test_the_divisor_times_the_loss_is_the_sum(name, arguments):
-    """For each shape of sample weights and each mask that Keras takes."""
-    seen = 0
-    cases = itertools.product([False, True], WEIGHTS, [False, True])
-    for case, reduction in itertools.product(cases, REDUCTIONS):
-        try:
-            expected, _ = call(name, arguments, "sum", case)
-            result, term = call(name, arguments, reduction, case)
-        except Exception:  # Keras can't
-            continue
-        if term.divisor in (Divisor.COMPARES, Divisor.UNKNOWN):
-            continue
-        divisor = term.count(hosts.FLOATX)
-        divisor = divisor if isinstance(divisor, int) else hosts.array(divisor)
-        err_msg = f"steps, shape of weights, masked: {case}, {reduction}"
-        np.testing.assert_allclose(divisor * result, expected, rtol=1e-5, err_msg=err_msg)
-        seen += 1
-    assert seen > 10 or name in ("Circle", "Dice", "Tversky")
-
-
-@once_by_torch
-def test_a_loss_with_a_call_of_its_own(monkeypatch):
-    """It may do anything, whatever module it names. Keras's own are read."""
-
-    class Own(keras.losses.MeanSquaredError):
-        def __call__(self, *arguments, **keywords):
-            return super().__call__(*arguments, **keywords)
-
-    Own.__call__.__module__ = keras.losses.Loss.__module__
-    monkeypatch.setattr(keras.losses, "Own", Own, raising=False)
-    _, term = call("Own", {}, REDUCTIONS[0], (False, None, False))
-    assert term.divisor is Divisor.UNKNOWN
-
-
-@once_by_torch
-@pytest.mark.parametrize("name, arguments", list_losses().values(), ids=list_losses())
-def test_a_loss_of_keras_is_known(name, arguments):
-    """Also whether it compares samples."""
-    _, term = call(name, arguments, REDUCTIONS[0], (False, None, False))
-    assert not term.is_own
-    assert (term.divisor is Divisor.COMPARES) == (name in ("Circle", "Dice", "Tversky"))
 
 
 # -- windows, states and what is said of them ------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import re
 import subprocess
 import sys
 
@@ -30,6 +31,18 @@ def test_the_list_names_each_override():
     allowed = {"ema_overwrite_frequency", "_accumulation", "_trackable_children", "from_config"}
     allowed |= {"set_weights", "get_weights", "save_own_variables", "load_own_variables", "lr"}
     assert found - allowed <= set(listed())
+
+
+def test_the_classes_before_the_stock_one():
+    """A reader of an optimizer meets the classes of the page, on each Keras."""
+    bases = type(hosts.ours("Adam")).__mro__[1:]
+    ours = [cls for cls in bases if cls.__module__.startswith("keras_accum.")]
+    assert list(bases[: len(ours)]) == ours
+    page = (hosts.PROJECT / "keras_accum" / "README.md").read_text("utf-8")
+    (table,) = re.findall(r"^\| class \|.*?\n\n", page, re.M | re.S)
+    (of_jax, *others) = re.findall(r"^\| `(\w+)` \|", table, re.M)
+    assert [cls.__name__ for cls in ours][-len(others) :] == others == [*dict.fromkeys(others)]
+    assert of_jax == "JaxOverrides" and all(cls.__name__.endswith("Overrides") for cls in ours[:-3])
 
 
 RENAMED = """

@@ -5,6 +5,8 @@ import types
 
 import hosts
 import pytest
+from hosts import keras
+from training import dense_model
 
 pytestmark = pytest.mark.skipif(hosts.IS_KERAS2, reason="TensorFlow 1 doesn't change any more")
 
@@ -70,3 +72,38 @@ def test_of_tensorflow(monkeypatch):
             replicas.across(tf.no_op)
 
     names()
+
+
+@pytest.mark.skipif(not hosts.IS_KERAS3, reason="of Keras 3")
+@pytest.mark.parametrize(
+    "owner, name",
+    {"model": "_flatten_layers", "loss": "_flat_losses", "metric": "_fn", "mask": "get_keras_mask"}
+    .items(),
+)  # fmt: skip
+def test_of_keras(owner, name, monkeypatch):
+    """Of a model in slices: without a check, something might be skipped in silence."""
+    from keras_accum.keras3 import masks
+    from keras_accum.keras3.micro_batches import private_members
+
+    class Without:
+        def __init__(self, of):
+            self.of = of
+
+        def __getattr__(self, asked):
+            if asked == name:
+                raise AttributeError(asked)
+            return getattr(self.of, asked)
+
+    model, metric = dense_model(), keras.metrics.MeanMetricWrapper(keras.ops.square)
+    model.compile("sgd", "mse")
+    if owner == "loss":
+        monkeypatch.setattr(model, "_compile_loss", Without(model._compile_loss))
+    elif owner == "mask":
+        monkeypatch.setattr(masks, "_masking", Without(masks._masking))
+    elif owner == "metric":
+        del metric._fn
+    else:
+        model = Without(model)
+    with is_named(name, "keras"):
+        private_members.check_members_of(model)
+        private_members.get_function(metric)

@@ -156,3 +156,9 @@ def names_in(module):
             yield from (alias.name.split(".")[0] for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             yield node.module.split(".")[0]
+
+
+def test_one_function_warns():
+    """So every warning has our category."""
+    warns = [path for path in MODULES if "warnings.warn(" in path.read_text("utf-8")]
+    assert [path.parent.name for path in warns] == ["host"]

@@ -65,10 +65,13 @@ else:
 
 IS_TENSORFLOW = BACKEND == "tensorflow"
 IS_TORCH = BACKEND == "torch"
-# From this version on, `fit` on PyTorch uses DistributedDataParallel and `steps_per_execution`.
-IS_KERAS_3_16 = IS_KERAS3 and keras_accum.host.parse_version(keras.__version__) >= (3, 16)
 if IS_TENSORFLOW:
     import tensorflow as tf
+
+# `tf.keras` of TensorFlow 2.13 and 2.14 has no version.
+VERSION = keras_accum.host.parse_version((tf if IS_TF_KERAS else keras).__version__)
+# From this version on, `fit` on PyTorch uses DistributedDataParallel and `steps_per_execution`.
+IS_KERAS_3_16 = IS_KERAS3 and VERSION >= (3, 16)
 
 
 def set_grappler(is_on):

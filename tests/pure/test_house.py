@@ -4,7 +4,6 @@ import ast
 import re
 from pathlib import Path
 
-import hosts
 import pytest
 
 import keras_accum
@@ -12,9 +11,9 @@ from keras_accum.engine.parts import Store, Values
 from keras_accum.engine.stock import Stock
 
 PACKAGE = Path(keras_accum.__file__).resolve().parent
+PROJECT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     "interface, member", [(Values, "cast"), (Store, "updates"), (Stock, "state")]
 )
@@ -26,21 +25,8 @@ def test_a_part_that_lacks_a_member(interface, member):
         lacks_one.__new__(lacks_one)
 
 
-def test_the_classes_before_the_stock_one():
-    """A reader of an optimizer meets the classes of the page, on each Keras."""
-    bases = type(hosts.ours("Adam")).__mro__[1:]
-    ours = [cls for cls in bases if cls.__module__.startswith("keras_accum.")]
-    assert list(bases[: len(ours)]) == ours
-    page = (hosts.PROJECT / "keras_accum" / "README.md").read_text("utf-8")
-    (table,) = re.findall(r"^\| class \|.*?\n\n", page, re.M | re.S)
-    (of_jax, *others) = re.findall(r"^\| `(\w+)` \|", table, re.M)
-    assert [cls.__name__ for cls in ours][-len(others) :] == others == [*dict.fromkeys(others)]
-    assert of_jax == "JaxOverrides" and all(cls.__name__.endswith("Overrides") for cls in ours[:-3])
-
-
-@pytest.mark.once
 def test_the_page_names_files_that_exist():
-    page = (hosts.PROJECT / "keras_accum" / "README.md").read_text("utf-8")
+    page = (PROJECT / "keras_accum" / "README.md").read_text("utf-8")
     cells = re.findall(r"^\| \d+ \| (.*?) \|", page.split("## One gradient")[0], re.M)
     files = {name.partition("/")[0] for name in re.findall(r"`([^`]+)`", "".join(cells))}
     assert files == {path.stem for path in PACKAGE.iterdir()} - {"README", "__pycache__", "py"}
@@ -77,16 +63,15 @@ def names_by_owner():
     return found
 
 
-@pytest.mark.once
 def test_the_pages_name_members_that_exist():
     pages = "keras_accum/README.md", "CONTRIBUTING.md"
-    page = "".join((hosts.PROJECT / name).read_text("utf-8") for name in pages)
+    page = "".join((PROJECT / name).read_text("utf-8") for name in pages)
     pairs = set(re.findall(r"`(\w+)\.(\w+)`", page))
     files = {f"{name}.{end}" for name, end in pairs if end in ("py", "md", "yml")}
     files |= {*re.findall(r"`(\w+/\w+\.py)`", page)}
     assert len(files) > 3 and len(pairs) > 30
     for file in files:
-        assert [*hosts.PROJECT.glob(file), *(hosts.PROJECT / "keras_accum").rglob(file)], file
+        assert [*PROJECT.glob(file), *(PROJECT / "keras_accum").rglob(file)], file
     owners = names_by_owner()
     pairs = {pair for pair in pairs if ".".join(pair) not in files and pair[0] not in OTHERS}
     assert {f"{owner}.{name}" for owner, name in pairs if name not in owners[owner]} == set()
