@@ -230,7 +230,7 @@ def train(build, optimizer, batches, loss, **more):
     """Train on these batches. Return the weights, and what is said."""
     arguments = {"run_eagerly": False, **more} if is_ours(optimizer) else more
     model = compiled(build(), optimizer, loss, **arguments)
-    data = programs.Batches([(x, y, None) for x, y in batches])
+    data = zoo.Batches(batches)
     with our_warnings() as texts:
         model.fit(data, shuffle=False, verbose=0)
     return weights(model), texts

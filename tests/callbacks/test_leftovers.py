@@ -18,6 +18,7 @@ from training import (
     fit,
     weights,
 )
+from zoo import Batches
 
 skip_file_on_keras2("step that closes the window of leftovers")
 on_jax = pytest.mark.skipif(hosts.BACKEND != "jax", reason="elsewhere, it runs eagerly")
@@ -26,14 +27,6 @@ OUT_OF_DATA = pytest.mark.filterwarnings("ignore:Your input ran out of data")
 LAST = 0 if hosts.IS_KERAS3 else 3  # the position after the last step
 SAMPLES = (LENGTH + 3) * MICRO - 1  # a whole window and three micro-batches, the last a short one
 ARRAYS = tuple(array[:SAMPLES] for array in data())
-
-
-class Batches(keras.utils.PyDataset if hosts.IS_KERAS3 else keras.utils.Sequence):
-    def __len__(self):
-        return LENGTH + 3
-
-    def __getitem__(self, index):
-        return batches(MICRO, ARRAYS)[index]
 
 
 def epochs(*lengths, size=MICRO):
@@ -76,7 +69,9 @@ def test_the_last_step_closes_the_window(given):
     if given in ("arrays", "two at once"):
         train = lambda **arguments: fit(model, MICRO, ARRAYS, **arguments)  # noqa: E731
     else:
-        source = Batches() if given == "PyDataset" else epochs(*3 * [LENGTH + 3])
+        source = (
+            Batches(batches(MICRO, ARRAYS)) if given == "PyDataset" else epochs(*3 * [LENGTH + 3])
+        )
         steps = LENGTH + 3 if given == "steps" else None
         train = lambda **arguments: model.fit(  # noqa: E731
             source, shuffle=False, verbose=0, steps_per_epoch=steps, **arguments
@@ -100,14 +95,14 @@ class Changing(Batches):
     """Data with more or fewer batches in each epoch. Keras 3 doesn't take more."""
 
     def __init__(self, by):
-        super().__init__()
+        super().__init__(batches(MICRO, data())[:LENGTH])
         self.count, self.by = LENGTH + 3, by
 
     def __len__(self):
         return self.count
 
     def __getitem__(self, index):
-        return batches(MICRO, data())[index % LENGTH]
+        return super().__getitem__(index % LENGTH)
 
     def on_epoch_end(self):
         self.count += self.by

@@ -16,7 +16,6 @@ import zoo
 from cases import (
     Case,
     on_adam,
-    own_code,
     quick_first,
     quick_once,
     skip_file_on_keras2,
@@ -97,20 +96,6 @@ def crossentropy(**arguments):
     return lambda: keras.losses.SparseCategoricalCrossentropy(**arguments)
 
 
-class OfPresentLabels(keras.losses.Loss):
-    """A user's loss that masks missing labels itself."""
-
-    def call(self, y_true, y_pred):
-        ops = keras.ops if hosts.IS_KERAS3 else hosts.tf
-        values = ops.square(y_true - y_pred)[..., 0]
-        found = y_true[..., 0] < 1.5
-        if hosts.IS_KERAS3:
-            keras.src.backend.common.masking.set_keras_mask(values, found)
-        else:
-            values._keras_mask = found
-        return values
-
-
 def samples_of(x, y, y_pred, sample_weight):
     """The function in the docstring of MicroBatchWeights."""
     return (keras.ops if hosts.IS_KERAS3 else keras.backend).shape(x)[0]
@@ -122,7 +107,7 @@ ROWS = {
     "masks and sample weights": (masked_model, padded, "divide", None, None),
     "a short last batch": (training.dense_model, short, None, None, None),
     "a function of the user": (masked_model, padded, None, not_zero, None),
-    "a mask of the loss": (training.dense_model, short, None, None, OfPresentLabels),
+    "a mask of the loss": (training.dense_model, short, None, None, zoo.OwnMask),
     "ignored, masks": (classifier(True), classes(0.5, True), None, None, IGNORE),
 }
 if hosts.IS_KERAS3:
@@ -248,40 +233,6 @@ def test_an_output_that_is_not_in_the_loss_has_no_weight(case, compile):
     assert_same_training(*both(case, build, arrays, compile=compile))
 
 
-class InFunctions(keras.Model):
-    """Its loss is computed in a function of its own, whose graph no weight leaves."""
-
-    def __init__(self):
-        super().__init__()
-        self.dense = layers.Dense(2)
-        self.loss_of = hosts.tf.function(lambda x, y: self.compute_loss(x, y, self(x)))
-
-    def call(self, x):
-        return self.dense(x)
-
-    def train_step(self, data):
-        with hosts.tf.GradientTape() as tape:
-            loss = self.loss_of(*data)
-        pairs = zip(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
-        self.optimizer.apply_gradients(pairs)
-        return {"loss": loss}
-
-
-@own_code
-@pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="about functions of TensorFlow")
-def test_a_loss_in_a_function_of_the_train_step():
-    """Its micro-batches weigh by samples."""
-    found = []
-    ours = hosts.ours("SGD", accum_iters=LENGTH)
-    for optimizer, size in (ours, MICRO), (hosts.stock("SGD"), SAMPLES):
-        model = InFunctions()
-        model(short()[0])
-        training.initialize(model)
-        fit(compiled(model, optimizer), size, short(), epochs=1)
-        found.append(dict(enumerate(map(hosts.array, model.weights))))  # names may differ
-    assert_equal(*found)
-
-
 @on_adam
 def test_a_model_trained_by_losses_of_layers_alone(case):
     """It needs a function, which may return a tensor: there is no other loss."""
@@ -343,13 +294,6 @@ def two_heads():
     return heads("one", "two")
 
 
-# The message, the model, how many targets it has, and its losses.
-LEFT_OUT = {
-    "own compute_loss": ("own `compute_loss`", lambda: network(cls=OfSubset), 1, "mse"),
-    "two": ("divided by different numbers", two_heads, 2, [of_present, of_present]),
-    "one of two": ("divided by different numbers", two_heads, 2, [of_present, "mse"]),
-    "a penalty": ("Layers add losses", lambda: network(activity_regularizer="l2"), 1, of_present),
-}
 tensorflow_only = pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="only TensorFlow")
 
 
@@ -498,17 +442,14 @@ def test_loss_scale(case):
 
 
 @pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="only TensorFlow has tf.distribute")
-@quick_first("is_scaled", [True, False])
 @on_adam
-def test_replicas_with_unlike_shares(strategy, case, is_scaled):
+def test_scaled_replicas_with_unlike_shares(strategy, case):
     """Two replicas get different numbers of masked steps."""
     # Each replica gets two of a micro-batch's four samples: steps 1 + 1 and 2 + 1, and so on.
     arrays = [array[:8] for array in padded()]
     expected = train(hosts.stock(case.name, **case.arguments), 8, masked_model, arrays=arrays)
     with strategy.scope():
-        optimizer = weighted(case, accum_iters=2)
-        if is_scaled:
-            optimizer = hosts.loss_scaled(optimizer, 2.0**4)
+        optimizer = hosts.loss_scaled(weighted(case, accum_iters=2), 2.0**4)
         model = compiled(masked_model(), optimizer, run_eagerly=False)
     fit(model, 4, arrays)
     training.assert_moved(expected.start, weights(model))

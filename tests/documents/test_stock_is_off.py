@@ -6,13 +6,14 @@ import pytest
 from cases import thorough
 from hosts import keras
 from training import dense_model, initialize
-from zoo import Interrupt
+from zoo import Batches, Interrupt
 
 if not hosts.IS_KERAS3:
     pytest.skip("about Keras 3", allow_module_level=True)
 
 random = np.random.RandomState(0)
 X, Y = (random.uniform(0, 1, (200, n)).astype("float32") for n in (3, 2))
+ALL = [(X[i : i + 50], Y[i : i + 50]) for i in range(0, 200, 50)]
 
 
 def train(data=None, optimizer=None, build=False, **fit):
@@ -29,18 +30,10 @@ def distance(some, others):
     return max(np.abs(a - b).max() for a, b in zip(some, others))
 
 
-class Batches(keras.utils.PyDataset):
-    def __len__(self):
-        return 4
-
-    def __getitem__(self, i):
-        return X[50 * i : 50 * i + 50], Y[50 * i : 50 * i + 50]
-
-
 @thorough
 @pytest.mark.skipif(hosts.IS_TENSORFLOW, reason="as on the page")
 def test_workers_of_a_dataset():
-    one, two = (train(Batches(workers=workers)) for workers in (1, 2))
+    one, two = (train(Batches(ALL, workers=workers)) for workers in (1, 2))
     assert distance(one, train()) < 1e-6 < 1e-3 < distance(two, one)
 
 

@@ -21,6 +21,7 @@ from pathlib import Path
 import hosts
 import numpy as np
 import pytest
+import zoo
 from cases import CASES, NO_DECAY, skip_file_on_keras2
 from formats import FORMATS
 from hosts import keras
@@ -35,7 +36,6 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from training import Shrink, assert_equal, registered
-from zoo import take_gradients
 
 from keras_accum import AccumulationSchedule
 
@@ -101,22 +101,10 @@ def of_lengths(batches, lengths):
         found.append((x, np.stack(batch)[:, :rows]))
         whole.append([np.tile(target[:rows].mean(axis=0), (ROWS, 1)) for target in batch])
     if not hosts.IS_TENSORFLOW:
-        return Batches(found), whole
+        return zoo.Batches(found), whole
     spec = hosts.tf.TensorSpec((None, None, ROWS), hosts.FLOATX)
     make = hosts.tf.data.Dataset.from_generator
     return make(lambda: iter(found), output_signature=(spec, spec)), whole
-
-
-class Batches(keras.utils.PyDataset if hosts.IS_KERAS3 else keras.utils.Sequence):
-    def __init__(self, batches):
-        super().__init__()
-        self.batches = batches
-
-    def __len__(self):
-        return len(self.batches)
-
-    def __getitem__(self, index):
-        return self.batches[index]
 
 
 @registered
@@ -794,7 +782,7 @@ class Pair(keras.Model):
         x, y, *_ = batch
         groups = self.a.weights, self.b.weights
         find_loss = lambda: self.loss_of(y, self(x, training=True))  # noqa: E731
-        loss, gradients = take_gradients(self, find_loss, *groups)
+        loss, gradients = zoo.take_gradients(self, find_loss, *groups)
         for optimizer, *pairs in zip((self.of_a, self.of_b), gradients, groups):
             optimizer.apply_gradients(list(zip(*pairs)))
         return {"loss": loss}

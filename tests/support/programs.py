@@ -46,18 +46,6 @@ class OwnCall(doubled(keras.losses.Loss)):
         return mean((y_true - y_pred) ** 2, -1)
 
 
-class OwnMask(keras.losses.Loss):
-    """Masks missing labels itself."""
-
-    def call(self, y_true, y_pred):
-        values, found = mean((y_true - y_pred) ** 2, -1), y_true[..., 0] < 1.5
-        if hosts.IS_KERAS3:
-            keras.src.backend.common.masking.set_keras_mask(values, found)
-        else:
-            values._keras_mask = found
-        return values
-
-
 def mse(**arguments):
     return keras.losses.MeanSquaredError(**arguments)
 
@@ -67,7 +55,7 @@ def ignoring(**arguments):
 
 
 def own_mask(**arguments):
-    return OwnMask(**arguments)
+    return zoo.OwnMask(**arguments)
 
 
 # For each loss: the samples' shape, and a function that returns the losses of the outputs.
@@ -265,19 +253,6 @@ def count(program, batch):
     return np.prod((y[0] if isinstance(y, tuple) else y).shape[:-1])
 
 
-class Batches(keras.utils.PyDataset if hosts.IS_KERAS3 else keras.utils.Sequence):
-    def __init__(self, batches):
-        if hosts.IS_KERAS3:
-            super().__init__()
-        self.batches = [batch if batch[2] is not None else batch[:2] for batch in batches]
-
-    def __len__(self):
-        return len(self.batches)
-
-    def __getitem__(self, index):
-        return self.batches[index]
-
-
 # -- trainings -------------------------------------------------------------------------------------
 
 
@@ -338,7 +313,8 @@ def run(program, reduction):
             for x, y, weights in EPOCHS * batches:
                 model.train_on_batch(x, y, weights)
         elif program.data == "lengths":
-            model.fit(Batches(batches), epochs=EPOCHS, shuffle=False, verbose=0)
+            data = [batch if batch[2] is not None else batch[:2] for batch in batches]
+            model.fit(zoo.Batches(data), epochs=EPOCHS, shuffle=False, verbose=0)
         else:
             x, ys, weights = make_arrays(program)
             ys = cast(program, ys)

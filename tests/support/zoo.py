@@ -32,6 +32,20 @@ def padded(samples=11):
     return x, y
 
 
+class Batches(keras.utils.PyDataset if hosts.IS_KERAS3 else keras.utils.Sequence):
+    """A list of batches, as a user's own data."""
+
+    def __init__(self, batches, **more):
+        super().__init__(**more)
+        self.batches = batches
+
+    def __len__(self):
+        return len(self.batches)
+
+    def __getitem__(self, index):
+        return self.batches[index]
+
+
 # -- models ----------------------------------------------------------------------------------------
 
 
@@ -145,6 +159,18 @@ class Adds(layers.Layer):
 
     def compute_output_shape(self, shape):
         return shape
+
+
+class OwnMask(keras.losses.Loss if not hosts.IS_KERAS2 else object):
+    """A loss that masks missing labels itself."""
+
+    def call(self, y_true, y_pred):
+        values, found = mean((y_true - y_pred) ** 2, -1), y_true[..., 0] < 1.5
+        if hosts.IS_KERAS3:
+            keras.src.backend.common.masking.set_keras_mask(values, found)
+        else:
+            values._keras_mask = found
+        return values
 
 
 def activity_is_a_mean():
