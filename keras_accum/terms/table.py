@@ -118,7 +118,7 @@ class Loss(NamedTuple):
 
     def _find_problem(self, divisors):
         """Return why no weight makes windows exact, and what to write; None if one does."""
-        kinds, read = {*divisors}, {*divisors} - {Divisor.NOTHING, Divisor.UNKNOWN}
+        kinds = {*divisors}
         if Divisor.COMPARES in kinds:
             return _COMPARES.format(*self._find(divisors, Divisor.COMPARES))
         if self.adds_sums:
@@ -134,9 +134,16 @@ class Loss(NamedTuple):
                 return None
             return _SUM_BESIDE.format(self._find(divisors, Divisor.NOTHING)[0], self.remedy)
         if Divisor.UNKNOWN in kinds:
-            return None if read <= {Divisor.SAMPLES} else self._explain_several(divisors)
-        is_one = len({term.key for term in self.terms}) == 1 and not self.adds
-        return None if is_one or self._have_ratios() else self._explain_several(divisors)
+            are_means = kinds <= {Divisor.UNKNOWN, Divisor.SAMPLES}
+            return None if are_means else self._explain_several(divisors)
+        if self._is_one_term or self._have_ratios():
+            return None
+        have_one = len({term.key for term in self.terms}) == 1 and not self.adds
+        return None if have_one else self._explain_several(divisors)
+
+    @property
+    def _is_one_term(self):
+        return len(self.terms) + self.adds == 1
 
     def _have_ratios(self):
         """True if the shapes of values tell the divisors' ratios."""
@@ -172,7 +179,7 @@ class Loss(NamedTuple):
         If a graph doesn't know one of them, the numbers are those per sample. Empty for a single
         divisor.
         """
-        if len(self.terms) + self.adds == 1 or not self._have_ratios():
+        if self._is_one_term or not self._have_ratios():
             return ()
         rows = [self.inputs] * self.adds
         sizes = [*(term.size for term in self.terms), *rows]
