@@ -22,7 +22,6 @@ from keras_accum.host import SAID_BY, is_named, is_of_keras, list_items, module_
 from keras_accum.host.scopes import attribute
 from keras_accum.host.snapshot import Snapshot
 from keras_accum.options import Options
-from keras_accum.terms.tap import find_own_losses
 
 __all__ = ["Comparison", "compare_with_big_batch"]
 
@@ -304,7 +303,7 @@ class _Trainer:
         held = [obj for obj in vars(model).values() if is_of_keras(type(obj))]
         containers = [obj for obj in held if hasattr(obj, "built")]
         self._attributes = [(vars(obj), dict(vars(obj))) for obj in (model, *containers)]
-        of_losses = [v for x in find_own_losses(self.host, model) for v in vars(x).values()]
+        of_losses = [v for x in _list_own_losses(self.host, model) for v in vars(x).values()]
         weights = [*model.weights, *self.host.list_buffers(model)]
         weights += [value for value in of_losses if hasattr(value, "assign")]
         others = [*model.variables, *(v for metric in model.metrics for v in metric.variables)]
@@ -626,3 +625,16 @@ def _list_some(names):
     names = list(dict.fromkeys(names))
     more = [f"{len(names) - 5} more"] if len(names) > 6 else []
     return ", ".join(names[:5] + more if more else names)
+
+
+def _list_own_losses(host, model):
+    """Return the losses kept by a model and its layers, for its own code.
+
+    A layer may be a task that computes a loss, as in TensorFlow Recommenders. They may be in lists
+    and dictionaries.
+    """
+    values = [value for layer in host.list_layers(model) for value in list(vars(layer).values())]
+    kept = values + [item for value in values for item in list_items(value)]
+    losses = {id(v): v for v in kept if isinstance(v, host.keras.losses.Loss)}
+    losses.pop(id(host.find_losses(model)[0]), None)
+    return list(losses.values())

@@ -1,8 +1,8 @@
 """The engine: the steps of a micro-batch, for every Keras. No Keras is imported here.
 
-First, add each gradient in place to its accumulator. Then let a gate decide whether the update
-counts. Last, write what remains in the accumulators, and the counters. `Accumulation.process` is
-this list.
+First, add each gradient to its accumulator, in place unless Python knows that the window closes.
+Then let a gate decide whether the update counts, and whether zeros are written to the accumulators.
+Last, write the counters. `Accumulation.write` is this list.
 """
 
 import contextlib
@@ -75,6 +75,7 @@ class WindowUpdate:
         else:
             totals = self._sums.totals(variables, self.batch)
         if variables:  # a partial window may cover only frozen variables
+            # A function: its operations belong to the update, in which writes are held back.
             average = functools.partial(self._average, totals, variables, steps)
             switches = [of_variable.switch for of_variable in steps]
             accumulation.update.run(step, average, variables, switches)
@@ -127,8 +128,8 @@ class Accumulation:
         self.window = None
         self.state, self.pending = State(self), Pending(self)
         self.weighing_callback = None  # the one by which `fit` itself weighs micro-batches
-        self.is_in_training = False  # True also after a training that didn't end
-        self.is_loaded = False  # True until a training goes on with a loaded window
+        self.has_unended_fit = False  # True from the first batch of a `fit` until it ends
+        self.may_lack_weights = False  # True from a load until `fit` goes on with its window
         self.weighs_window = False  # True in its first step, if the window has no weights
         self._error_in_build = None
 
@@ -258,7 +259,10 @@ class Accumulation:
         return self.replicas.in_any(self.values.count_if(closes))
 
     def choose_gate(self, step):
-        """Return the gate for a step. No other place decides it."""
+        """Return the gate for a step, from what `next_step` knows.
+
+        On a GPU, the host would wait for the switch at each branch, so "auto" mostly selects.
+        """
         gate = self.options.gate
         if step.is_update is not None:
             return decide_in_python
@@ -316,15 +320,15 @@ class Accumulation:
         for name, variable in of_window.items():
             if name not in ("state_format", "accum_iters"):
                 self.store.write(variable, np.zeros(list(map(int, variable.shape))))
-        self.is_in_training = False
+        self.has_unended_fit = False
 
     def note_loaded(self):
         """Note that the window is one of a state or a checkpoint."""
-        self.is_in_training, self.is_loaded = False, True
+        self.has_unended_fit, self.may_lack_weights = False, True
 
     def take_unweighed(self):
         """Return True once if the loaded window may have micro-batches without weights."""
-        is_loaded, self.is_loaded = self.is_loaded and self.options.weighs, False
+        is_loaded, self.may_lack_weights = self.may_lack_weights and self.options.weighs, False
         is_old = is_loaded and self.state.counter("state_format") < FORMAT
         position = self.state.counter("window_position") if is_old else 0
         if self.window is None:

@@ -31,7 +31,8 @@ class Sums:
         gradients = self._fit(batch.gradients, totals)
         if step.is_update:
             return batch  # not with gradients in another dtype, which would take memory until then
-        return values.add_each(self.replicas, totals, gradients, batch.factor)  # the last write
+        values.add_each(self.replicas, totals, gradients, batch.factor)
+        return None
 
     def _fit(self, gradients, totals):
         """Return gradients in the dtypes and shapes of their sums, or raise an error."""
@@ -78,11 +79,12 @@ class Sums:
         if is_unconditional(step.switch) and not values.is_traced():
             values.zero_each(self.replicas, sums)
             return
+        # Through each weight's own copy, so that a trace writes its sum after it: `remainder`.
         factors = {total.dtype: values.cast(1 - step.switch, total.dtype) for total in totals}
         holds = [factors[total.dtype] for total in totals]
-        by_variable = dict(zip(map(id, variables), sums))
+        sum_of = dict(zip(map(id, variables), sums))
 
-        def write(variable, target, total, hold):
-            return by_variable[id(variable)].assign(values.remainder(total, hold, target))
+        def write(variable, written, total, hold):
+            return sum_of[id(variable)].assign(values.remainder(total, hold, written))
 
         self.replicas.on_each(variables, write, totals, holds)

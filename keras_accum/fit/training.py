@@ -65,7 +65,7 @@ def _discard_unended(optimizers):
     """Discard the windows of a training that didn't end: this one would see their data again."""
     for optimizer in optimizers:
         accumulation = optimizer._accumulation
-        if accumulation.is_in_training:
+        if accumulation.has_unended_fit:
             position = optimizer.window_position
             accumulation.discard_window()  # at 0, too: a step that failed may have left a sum
             if position:
@@ -75,7 +75,7 @@ def _discard_unended(optimizers):
 def _note_begun(optimizers):
     """Note that a training has begun a batch."""
     for optimizer in optimizers:
-        optimizer._accumulation.is_in_training = True
+        optimizer._accumulation.has_unended_fit = True
 
 
 def _note_ended(optimizers, handled):
@@ -85,7 +85,7 @@ def _note_ended(optimizers, handled):
     """
     if _id_of_error() == handled:
         for optimizer in optimizers:
-            optimizer._accumulation.is_in_training = False
+            optimizer._accumulation.has_unended_fit = False
 
 
 def _id_of_error():

@@ -141,18 +141,19 @@ class Training:
         for optimizer in self._optimizers:
             now, options = optimizer._accumulation.counts(), optimizer._accumulation.options
             updates, position = self._starts[optimizer]
-            is_open = optimizer.completed_updates == updates and now.position > position
-            is_endless = now.length == ENDLESS
-            # A later training may be an epoch's rest, and own steps may call the optimizer twice.
-            if options.ends_with_epoch and not is_endless:
+            only_grew = optimizer.completed_updates == updates and now.position > position
+            if now.length == ENDLESS:
+                if only_grew:
+                    warn_once(optimizer, _ENDLESS)
+            elif options.ends_with_epoch:  # the window is closed by now: the batches tell
+                # A later training may be an epoch's rest, own steps may call the optimizer twice.
                 own = find_own_methods(self._model, self._host.keras.Model, "train_step")
-                is_short = 0 < self._batches < now.length
-                is_open = (updates, position) == (0, 0) and not own and is_short
-            if is_open and is_endless:
-                warn_once(optimizer, _ENDLESS)
-            elif is_open and optimizer.reduction != "mean":
-                had = now.position or self._batches
-                warn_once(optimizer, _NO_WHOLE_WINDOW, had, now.length)
+                is_first = (updates, position) == (0, 0) and not own
+                if is_first and 0 < self._batches < now.length:
+                    had = now.position or self._batches
+                    warn_once(optimizer, _NO_WHOLE_WINDOW, had, now.length)
+            elif only_grew and optimizer.reduction == "sum":
+                warn_once(optimizer, _NO_WHOLE_WINDOW, now.position, now.length)
         self._look_at_wrapper()  # a callback may have set an attribute
 
     def _read_kept(self):

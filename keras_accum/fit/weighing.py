@@ -101,7 +101,7 @@ def look_at_train_on_batch(host):
             optimizers = list_accumulating(model)
             callbacks = find_weighing(host, model, optimizers)
             for optimizer in optimizers:
-                optimizer._accumulation.is_in_training = False
+                optimizer._accumulation.has_unended_fit = False
             for callback in callbacks:
                 callback.set_model(model)
                 callback.on_train_begin()
@@ -203,7 +203,7 @@ class Weighing:
         weight = step.of_logs = None
         if self._weight is not None:
             self._has_called_weight = True
-            weight = step.of_logs = self._weight(*batch)
+            weight = step.of_logs = self._weight(*batch)  # tf_keras logs the loss within it
             check_weight(weight)
         with self._tap.scope() as terms:
             del terms[:]  # those of an earlier call in the model's own step
@@ -217,17 +217,16 @@ class Weighing:
         if self._weight is None:
             weight = self._find_weight(described.terms, decision, rows)
         step.terms = ()  # they have the tensors of a trace or step
-        if weight is None:
-            return loss
-        if weight is not OF_SUM:
+        if weight is not None and weight is not OF_SUM:
             weight = self._values.without_gradient(weight)
-        group = self._host.find_process_group(self._model)
-        if group is not None and weight is not OF_SUM:
-            weight, loss = self._replicas.share(weight, loss, group)
-            step.of_logs = weight / group.size()
-        elif decision.way is Way.BY_DIVISOR:
-            step.of_logs = weight
-        self.give(weight)
+            group = self._host.find_process_group(self._model)
+            if group is not None:
+                weight, loss = self._replicas.share(weight, loss, group)
+                step.of_logs = weight / group.size()
+            elif decision.way is Way.BY_DIVISOR:
+                step.of_logs = weight
+        if weight is not None:
+            step.give(weight, self._values.traces())
         return loss
 
     def note_problems(self, decision):
@@ -264,10 +263,6 @@ class Weighing:
         # Keras updates the metrics of outputs within `compute_loss`, each after its own loss.
         term = step.terms[-1]
         return self._reader.read_divisor(term) if term.is_mean else None
-
-    def give(self, weight):
-        """Let the next call of each optimizer take the weight."""
-        self._steps[self._replicas.index()].give(weight, self._values.traces())
 
 
 def _take_batch(x=None, y=None, y_pred=None, sample_weight=None, *others, **keywords):

@@ -70,8 +70,6 @@ class TensorFlowReplicas(parts.Replicas):
 
     def prefers_branch(self, runs_user_code):
         """Return True if an update should run in a branch here."""
-        if not tf.inside_function():
-            return self.count() == 1  # Python reads the switch
         return runs_user_code or (
             not tf.distribute.has_strategy()
             and all(device.device_type == "CPU" for device in tf.config.get_visible_devices())

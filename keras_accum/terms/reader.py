@@ -2,8 +2,7 @@
 
 from keras_accum.host import find_own_methods
 from keras_accum.terms import repeated, table
-from keras_accum.terms.tap import find_own_losses
-from keras_accum.terms.term import count_rows, find_divisor, read_shape
+from keras_accum.terms.term import count_rows, read_shape
 
 
 class LossReader:
@@ -17,7 +16,6 @@ class LossReader:
 
     def __init__(self, host, model, optimizer, dtype):
         self._host, self._model, self._optimizer, self._dtype = host, model, optimizer, dtype
-        self._kept = None  # losses that model and layers keep, and that aren't means
         own = find_own_methods(model, host.keras.Model, "compute_loss", "train_step")
         self.own_loss = table.OWN_LOSS if "compute_loss" in own else ""
         self.has_own_step = "train_step" in own
@@ -41,18 +39,8 @@ class LossReader:
             adds_means=not all(added),
             is_penalized=has_sum and host.has_penalties(model),
             own=own,
-            kept=self._find_kept(terms) if own else (),
             remedy=self._make_remedy() if has_sum else "",
         )
-
-    def _find_kept(self, terms):
-        """Return (name, Divisor) of the losses kept for own code, if no term shows them."""
-        if self._kept is None:
-            kept = find_own_losses(self._host, self._model)
-            pairs = [(loss, find_divisor(loss)) for loss in kept]
-            self._kept = [(loss, divisor) for loss, divisor in pairs if divisor is not None]
-        shown = [term.loss for term in terms]
-        return [(x.name, d) for x, d in self._kept if not any(x is loss for loss in shown)]
 
     def _make_remedy(self):
         if self._optimizer is None:

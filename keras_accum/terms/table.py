@@ -88,7 +88,6 @@ class Loss(NamedTuple):
         or one value.
     is_penalized: True if weights that train have penalties.
     own: the model's own code that puts the loss together, in words, or "".
-    kept: (name, Divisor) of the losses that the model keeps for it.
     remedy: the line to write for a sum beside means.
     """
 
@@ -99,7 +98,6 @@ class Loss(NamedTuple):
     adds_means: bool = False
     is_penalized: bool = False
     own: str = ""
-    kept: Sequence = ()
     remedy: str = ""
 
     def decide(self):
@@ -151,7 +149,7 @@ class Loss(NamedTuple):
 
     def _explain_own(self, divisors):
         """Return the problem with a loss that the model's own code puts together."""
-        known = [(name, divisor.value) for name, divisor in self.kept]
+        known = []
         for term, divisor in zip(self.terms, divisors):
             if divisor is Divisor.UNKNOWN and term.obstacle:
                 known.append((term.name, term.obstacle))

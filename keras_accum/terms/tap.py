@@ -2,7 +2,7 @@
 
 import contextlib
 
-from keras_accum.host import check_members, is_code_of_keras, list_items
+from keras_accum.host import check_members, is_code_of_keras
 from keras_accum.host.scopes import attribute
 from keras_accum.terms.term import Term
 
@@ -108,16 +108,3 @@ def _call_noting(loss, *arguments):
     vars(twin).update(vars(loss), call=call_and_note)
     result = twin(*arguments)
     return result, calls[0] if len(calls) == 1 else None
-
-
-def find_own_losses(host, model):
-    """Return the losses kept by a model and its layers, for its own code.
-
-    A layer may be a task that computes a loss, as in TensorFlow Recommenders. They may be in lists
-    and dictionaries.
-    """
-    values = [value for layer in host.list_layers(model) for value in list(vars(layer).values())]
-    kept = values + [item for value in values for item in list_items(value)]
-    losses = {id(v): v for v in kept if isinstance(v, host.keras.losses.Loss)}
-    losses.pop(id(host.find_losses(model)[0]), None)
-    return list(losses.values())

@@ -34,15 +34,6 @@ class Divisor(enum.Enum):
     UNKNOWN = "can't be read"
 
 
-def find_divisor(loss):
-    """Return the Divisor of a loss that isn't called yet, as far as its config tells, or None."""
-    if loss.reduction == "sum":
-        return Divisor.NOTHING
-    if loss.reduction == BY_SAMPLE_WEIGHT:
-        return Divisor.SAMPLE_WEIGHTS
-    return None if loss.get_config().get("ignore_class") is None else Divisor.UNMASKED
-
-
 def is_own(loss):
     """True if a loss runs a user's code: its class's methods, or its function."""
     cls = type(loss)

@@ -25,7 +25,6 @@ from keras_accum.fit.callback import is_several
 from keras_accum.fit.train_function import InTrainFunction, TrainFunction
 from keras_accum.host import AccumulationWarning
 from keras_accum.terms.reader import LossReader
-from keras_accum.terms.term import Divisor
 
 RANDOM = np.random.default_rng(0)
 X, Y = RANDOM.normal(size=(10, 3)), RANDOM.normal(size=(10, 2))
@@ -408,23 +407,16 @@ def test_a_divisor_is_not_zero():
 
 @pytest.mark.parametrize("reduction", ["sum", "mean"])
 def test_a_loss_described_by_its_terms(reduction, monkeypatch):
-    """With what the model and its layers keep for its own code, and no term shows."""
     monkeypatch.setattr(type(HOST), "has_penalties", lambda *_: True)
     model = compiled(ours(), reduction, HalfLoss)
-    model.kept, model.other = SquaredError("sum", "kept"), SquaredError("mean", "other")
-    model.layers = [SimpleNamespace(task=SquaredError("sum", "of a task"), same=model.kept)]
-    sums = [("kept", Divisor.NOTHING), ("of a task", Divisor.NOTHING)]
     term = SimpleNamespace(loss=model.loss[0], is_in_loss=True)
     read, is_sum = reader(model, model.optimizer), reduction == "sum"
     loss = read.describe([term], Y)
-    assert (loss.terms, loss.inputs, loss.kept) == ([term], 10, sums)
+    assert (loss.terms, loss.inputs) == ([term], 10)
     assert read.describe([term]).inputs is None
     assert (loss.adds, loss.adds_sums, loss.adds_means) == (False, False, False)
     assert (loss.is_penalized, "loss_weights=[3.0]" in loss.remedy) == (is_sum, is_sum)
     assert loss.own == read.own_loss != "" and not read.has_own_step
-    sums += [("loss", Divisor.NOTHING)][:is_sum]  # its own code may call what it is compiled with
-    assert read.describe([]).kept == sums
-    assert read.describe([SimpleNamespace(loss=model.kept, is_in_loss=True)]).kept == sums[1:]
     assert reader(model).describe([term]).remedy == ""
     kinds = ([1.0], (False, True)), ([X, X], (True, False)), ([1.0, X], (True, True))
     for added, expected in kinds:
@@ -432,9 +424,7 @@ def test_a_loss_described_by_its_terms(reduction, monkeypatch):
         loss = read.describe([])
         assert loss.adds and (loss.adds_sums, loss.adds_means) == expected
         assert loss.is_penalized == expected[0]
-    stock = compiled(ours())
-    stock.kept = SquaredError("sum", "kept")
-    assert reader(stock).describe([]).kept == () and reader(stock).own_loss == ""
+    assert reader(compiled(ours())).own_loss == ""
     assert reader(compiled(ours(), model=OwnStep)).has_own_step
 
 

@@ -15,7 +15,7 @@ from keras_accum.host import is_code_of_keras
 from keras_accum.terms import repeated
 from keras_accum.terms import term as terms_module
 from keras_accum.terms.table import OWN_LOSS, OWN_STEP, Loss, Way
-from keras_accum.terms.term import Divisor, Term, are_means, find_divisor, read_shape
+from keras_accum.terms.term import Divisor, Term, are_means, read_shape
 
 # -- the table -------------------------------------------------------------------------------------
 
@@ -92,7 +92,6 @@ DECISIONS = [
     ([mean, values], OWN, SAMPLES, "mean over samples, but the loss 'it' is a mean over", BOTH),
     ([sum_], OWN, SAMPLES, "but the loss 'it' is a sum", BOTH),
     ([mean], {**ADDS_SUMS, **OWN}, SAMPLES, "Give `add_loss` their mean", BOTH),
-    ([], {**OWN, "kept": [("kept", Divisor.NOTHING)]}, SAMPLES, "'kept' is a sum", BOTH),
     ([], {"own": OWN_STEP}, SAMPLES, "own `train_step`, and takes.*optimizer.weigh", BOTH),
     ([masked], {"own": OWN_STEP}, SAMPLES, "'it' is divided.*aren't masked.*weigh", BOTH),
 ]
@@ -320,11 +319,7 @@ def test_the_code_of_keras(monkeypatch):
     assert not is_code_of_keras(functools.partial(mse)) and not is_code_of_keras(len)
 
 
-def test_a_loss_that_is_not_called_yet():
-    assert find_divisor(loss("sum")) is Divisor.NOTHING
-    assert find_divisor(loss("mean_with_sample_weight")) is Divisor.SAMPLE_WEIGHTS
-    assert find_divisor(loss(ignore_class=0)) is Divisor.UNMASKED
-    assert find_divisor(loss()) is None
+def test_means_by_their_reductions():
     assert are_means([loss(), "mse", loss("mean")]) and not are_means([loss(), loss("sum")])
 
 

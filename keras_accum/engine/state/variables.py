@@ -57,7 +57,7 @@ class NamedVariables:
     def read(self):
         """Return the state as `{name: array}`."""
         state = {name: portable(self.store.read(v)) for name, v in self.by_name().items()}
-        if WEIGHT in state and not self._accumulation.is_loaded:
+        if WEIGHT in state and not self._accumulation.may_lack_weights:
             state["state_format"] = np.asarray(FORMAT)
         state.setdefault("state_format", np.asarray(UNWEIGHED))
         rate = self.store.rate()

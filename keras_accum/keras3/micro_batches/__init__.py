@@ -1,7 +1,7 @@
 """The callback `MicroBatches`, for Keras 3 only.
 
-`step` is the train step in slices, and `passes` has its two ways to gradients. `losses` scales the
-losses of slices, `outputs` joins their outputs, and `halving` finds a size that fits. `jax`,
+`step` is the train step in slices, and `passes` has its two ways to gradients. `outputs` joins the
+outputs of slices, `metrics` puts their logs together, and `halving` finds a size that fits. `jax`,
 `tensorflow` and `torch` loop over slices. `private_members` lists Keras's private members.
 """
 
