@@ -285,7 +285,7 @@ def range_of_steps():
     """Return what a micro-batch costs over a step of stock Adam, wherever it was measured."""
     everywhere = sum(times_in_fit().values(), [])
     ratios = ratios_of((AN_OPTIMIZER, STOCK), everywhere)
-    return f"[{from_to(ratios, '.1f')} times](docs/cost.md)"
+    return f"[{from_to(ratios)} times](docs/cost.md)"
 
 
 # -- compiled programs, by `accelerators` ------------------------------------------------------

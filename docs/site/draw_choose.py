@@ -28,7 +28,7 @@ QUESTIONS = [  # in two lines, the answer that leads aside, and what to write th
         "weigh(n), apply_gradients(...), and apply_partial_window() after each epoch",
     ),
     (
-        ("Several devices, or", "JAX on a GPU?"),
+        ("Several devices, JAX on a", "GPU, embeddings on TF?"),
         "yes",
         "Slices of the batch of all devices, in fit on Keras 3",
         'compile("adam", loss), fit(..., batch_size=512, callbacks=[MicroBatches(64)])',

@@ -214,7 +214,22 @@ def test_schedules_of_the_learning_rate():
     assert names["updates"] == 20 * 21
     assert float(names["schedule"](420)) == 0 < float(names["schedule"](419))
     grows = run("windows that grow")
-    assert (grows["optimizer"].accum_iters, grows["updates"]) == (1, 100 + 200 + 1100 // 16)
+    assert (grows["optimizer"].accum_iters, grows["epochs"] * grows["micro_batches"]) == (1, 2020)
+
+
+@quick_once_on_keras3
+@keras2_has_no("windows that end with an epoch")
+def test_the_updates_of_windows_that_grow():
+    code = BLOCKS["windows that grow"]
+    for old, new in ("{0: 1, 100: 4, 300: 16}", "{0: 1, 5: 4}"), ("0, 20, 101", "0, 6, 11"):
+        assert old in code
+        code = code.replace(old, new)
+    names = {}
+    exec(code.replace("from keras_accum import", "#"), vars(accum), names)
+    model = compiled(initialize(dense_model()), names["optimizer"])
+    model.fit(X[:55], Y[:55], batch_size=5, epochs=6, verbose=0)
+    assert model.optimizer.completed_updates == names["updates"] == 22
+    assert names["windows"].updates_in(66) == 20
 
 
 @quick_once_on_keras3
@@ -357,6 +372,7 @@ def assert_same(model, other):
 @quick_once_on_keras3
 @keras2_has_no("`.keras` files and `to_stock`")
 @pytest.mark.skipif(PLAIN_TF, reason="its `.keras` files hold no legacy optimizer")
+@pytest.mark.skipif(hosts.IS_NEW_STYLE, reason="the page's classes are of the legacy style")
 def test_saving(tmp_path, monkeypatch):
     """Also of a state, which another model continues."""
     monkeypatch.chdir(tmp_path)
@@ -605,36 +621,27 @@ def test_weights_in_a_train_step():
     assert hosts.array(variable) == [1 - 0.5 * (3 - 1) / 4]
 
 
-def followed(optimizer, batch_size, in_step):
-    """Train a model, and return its target network's weights, moved in its step or a callback."""
-
-    class Move(keras.callbacks.Callback):
-        def on_train_batch_end(self, batch, logs=None):
-            for old, new in zip(self.model.target.weights, self.model.online.weights):
-                old.assign(old + 0.01 * (new - old))
-
-    cls = run("a target network", keras=keras)["WithTarget"] if in_step else keras.Model
-    x, online = keras.Input((3,)), initialize(dense_model())
-    model = cls(x, online(x))
-    model.online, model.target = online, initialize(dense_model())
-    model.target.trainable = False
-    model.compile(optimizer, "mse", **({} if hosts.BACKEND == "jax" else {"run_eagerly": True}))
-    is_ours = hasattr(optimizer, "completed_updates")
-    callbacks = [accum.OnUpdates([Move()]) if is_ours else Move()] if not in_step else []
-    settings = {"epochs": 3, "shuffle": False, "verbose": 0, "callbacks": callbacks}
-    model.fit(X[:60], Y[:60], batch_size=batch_size, **settings)
-    return model.target.get_weights()
-
-
 @quick_once_on_keras3
-@pytest.mark.parametrize("in_step", [True, False])
-def test_what_a_train_step_moves(in_step):
-    """A target network moves once per update, by the block on the page or by a callback."""
-    if hosts.IS_KERAS2 or in_step and not (hosts.IS_KERAS3 and hosts.BACKEND != "jax"):
-        pytest.skip("the block is for other hosts")
-    expected = followed(hosts.stock("SGD", learning_rate=0.5), 30, in_step)
-    optimizer = hosts.ours("SGD", learning_rate=0.5, accum_iters=3)
-    for a, b in zip(followed(optimizer, 10, in_step), expected):
+@keras2_has_no("callbacks that count updates of batches with a target network")
+def test_a_target_network():
+    """It moves once per update, also by the updates of a last window of one micro-batch."""
+    found = []
+    for optimizer, size, callback in (
+        (hosts.stock("SGD", learning_rate=0.5), 30, "MoveTarget()"),
+        (hosts.ours("SGD", learning_rate=0.5, accum_iters=3), 10, "OnUpdates([MoveTarget()])"),
+    ):
+        x, online = keras.Input((3,)), initialize(dense_model())
+        model = keras.Model(x, online(x))
+        model.online, model.target = online, initialize(dense_model())
+        model.target.trainable = False
+        model.compile(optimizer, "mse", **({} if hosts.BACKEND == "jax" else {"run_eagerly": True}))
+        code = BLOCKS["a target network"].replace("OnUpdates([MoveTarget()])", callback)
+        code = code.replace("batch_size=10", f"batch_size={size}, epochs=3, shuffle=False")
+        code = code.replace("from keras_accum import", "#").replace("import keras\n", "")
+        names = {"keras": keras, "OnUpdates": accum.OnUpdates, "model": model, "x": X, "y": Y}
+        exec(code, names)
+        found.append(model.target.get_weights())
+    for a, b in zip(*found):
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-6)
 
 

@@ -205,7 +205,7 @@ def test_missing_package(monkeypatch, capsys):
     said = capsys.readouterr()
     assert ("standalone Keras 2" if hosts.IS_KERAS2 else "sklearn") in said.err
     assert "The demo needs scikit-learn, and Keras 3 or tf_keras" in said.err and said.out == ""
-    assert "pip install '.[tensorflow,demo]'" in said.err
+    assert 'pip install ".[tensorflow,demo]"' in said.err
 
 
 @once_on_keras3

@@ -120,6 +120,10 @@ def is_here(where):
     return None if "newer" in where else where.startswith("Keras 3")
 
 
+of_package = pytest.mark.skipif(hosts.IS_NEW_STYLE, reason="whose names are the tests'")
+
+
+@of_package
 def test_names():
     module = importlib.import_module(f"keras_accum.{hosts.HOST}")
     found = [name for name in WHERE if name in vars(module)]
@@ -137,7 +141,7 @@ def test_names():
         keras_accum.no_such_name  # noqa: B018
 
 
-@pytest.mark.skipif(hosts.IS_NEW_STYLE, reason="whose names are the tests'")
+@of_package
 def test_modules_named_as_in_keras():
     """`keras_accum.callbacks` and `keras_accum.optimizers`; no name is in neither."""
     parts = [importlib.import_module(f"keras_accum.{part}") for part in ("callbacks", "optimizers")]
@@ -166,6 +170,7 @@ def test_a_stock_name(module):
         importlib.import_module(f"keras_accum{module}").Adam  # noqa: B018
 
 
+@of_package
 def test_names_that_this_keras_does_not_have():
     """They are in no import of all names, and the error says which Keras has them."""
     for module in ("keras_accum", f"keras_accum.{hosts.HOST}"):

@@ -23,7 +23,7 @@ def module(name, version, **members):
 
 def hinted(error):
     """The extras in a message, each quoted for the shell."""
-    return re.findall(r"'\.\[(\w+)\]'", str(error.value))
+    return re.findall(r'"\.\[(\w+)\]"', str(error.value))
 
 
 def test_no_keras(monkeypatch):
@@ -145,7 +145,7 @@ def test_nothing_is_installed():
     said = subprocess.check_output(job, env={**os.environ, **path}).decode().splitlines()
     for name, line in zip(("keras3", "tf_keras", "keras2"), said):
         assert line.startswith(f"keras_accum.{name} found no ")
-        assert "pip install '.[tensorflow]'" in line
+        assert 'pip install ".[tensorflow]"' in line
     assert len(said) == 3
 
 

@@ -402,8 +402,7 @@ def slots(optimizer, weights):
         found = {v.name.replace(scope, ""): v for v in optimizer.variables}
         if not getattr(optimizer, "momentum", True):  # SGD creates the slots even with momentum 0
             found = {name: v for name, v in found.items() if not name.startswith("m/")}
-        found["iterations"] = found.pop("iteration:0")
-        return found
+        return {"iterations": found.pop("iteration:0"), **found}  # first, as elsewhere
     found = {"iterations": optimizer.iterations}
     if getattr(optimizer, "_m_cache", None) is not None:  # Nadam's running product
         found["momentum_cache"] = optimizer._m_cache
