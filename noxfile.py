@@ -180,7 +180,7 @@ FOR_KERAS_2 = (
     *("imbalanced-learn==0.6.2", "talos==0.6.3", "tensorflow-constrained-optimization==0.2"),
     *("onnx==1.12.0", "onnxconverter-common==1.9.0", "tensorflow-hub==0.7.0"),
     *("keras-resnet==0.2.0", "wrangle==0.6.7", "astetik==1.16", "chances==0.1.9"),
-    *("kerasplotlib==1.0", "fire==0.7.1"),
+    *("kerasplotlib==1.0", "fire==0.7.1", "keras-lr-multiplier==0.9.0"),
 )
 NEEDS_ON_KERAS_2 = (
     *("keras==2.2.4", "blinker==1.6.3", "mpmath==1.3.0", "sympy==1.10.1", "tqdm==4.66.1"),
@@ -195,9 +195,9 @@ NEEDS_ON_TENSORFLOW_2_10 = (
     *("seqeval==1.2.2", "syntok==1.4.4", "whoosh==2.7.4", "numba==0.56.4", "pydantic==1.10.13"),
     *("catalogue==2.0.10", "toml==0.10.2", "dill==0.3.6", "dm-tree==0.1.8", "tabulate==0.10.0"),
     *("colorama==0.4.6", "PyYAML==6.0.4", "typeguard==2.13.3", "cloudpickle==3.1.3"),
-    *("combo==0.1.3", "transformers==4.25.1"),
+    *("combo==0.1.3", "transformers==4.25.1", "scikit-image==0.20.0", "nibabel==5.2.1"),
 )
-# Packages of 2019 to 2022 for the Keras of TensorFlow 2.10, whose needs ask for other versions.
+# Packages of 2019 to 2023 for the Keras of TensorFlow 2.10, whose needs ask for other versions.
 FOR_TENSORFLOW_2_10 = (
     "--ignore-requires-python",  # stellargraph asks for Python 3.8 or older
     *("adabelief-tf==0.2.1", "tf-madgrad==1.0.2", "keras-adabound==0.6.0", "params-flow==0.8.2"),
@@ -209,6 +209,8 @@ FOR_TENSORFLOW_2_10 = (
     *("keras-position-wise-feed-forward==0.8.0", "keras-layer-normalization==0.16.0"),
     *("keras-embed-sim==0.10.0", "keras-pos-embd==0.13.0", "py-params==0.10.2", "params==0.9.0"),
     *("dm-sonnet==2.0.1", "tensorflow-hub==0.12.0", "fastprogress==1.0.3", "cchardet==2.1.7"),
+    *("keras-swa==0.1.7", "gradient-centralization-tf==0.0.3", "tensorflow-similarity==0.17.1"),
+    *("voxelmorph==0.2", "neurite==0.2", "pystrum==0.4", "n2v==0.3.3", "csbdeep==0.7.4"),
 )
 SAY_VERSION = "import keras; print(keras.__version__)"
 # What compiles for an NVIDIA GPU without one, for `accelerators`.
@@ -388,7 +390,8 @@ def works_with_tensorflow_2_10(session):
     """Packages on TensorFlow 2.10. Prints their rows of docs/works_with.md."""
     install_for_rows(session, "", *NEEDS_ON_TENSORFLOW_2_10)
     session.install("--no-compile", "--no-deps", *FOR_TENSORFLOW_2_10)
-    print_rows(session, ["tensorflow_2_10"], "works_with/test_on_tensorflow_2_10.py")
+    tests = [f"works_with/test_{name}on_tensorflow_2_10.py" for name in ("", "more_")]
+    print_rows(session, ["tensorflow_2_10"], *tests)
 
 
 def install_for_rows(session, extra, *requirements):

@@ -12,6 +12,7 @@ from training import (
     LENGTH,
     MICRO,
     SAMPLES,
+    UPDATES,
     batches,
     compiled,
     data,
@@ -19,6 +20,7 @@ from training import (
     fit,
     go_on,
     initialize,
+    is_ours,
     weights,
 )
 
@@ -572,3 +574,71 @@ def test_constrained():
     optimizer = tfco.ProxyLagrangianOptimizerV1(ours(), num_constraints=1)
     with pytest.raises(AttributeError, match="AdamAccumulate"):
         optimizer.minimize(Problem(), var_list=[weight])
+
+
+@pytest.mark.row(
+    "keras-lr-multiplier", "`LRMultiplier(SGDAccumulate(...), multipliers)`, also saved inside a "
+    "window", "equal to the big batch; with Adam, `iterations` counts once for each different "
+    "multiplier, as without this package ([shown](../findings/keras_lr_multiplier_steps.sh))",
+)  # fmt: skip
+def test_lr_multiplier(tmp_path):
+    """The guess: refused by name, as keras-lookahead."""
+    from keras_lr_multiplier import LRMultiplier
+
+    path, counts = str(tmp_path / "model.h5"), []
+
+    def train(optimizer, batch_size):
+        wrapped = LRMultiplier(optimizer, {"hidden": 0.5})
+        if not is_ours(optimizer):
+            hosts.in_order(wrapped)
+        model = go_on(compiled(dense_model(), wrapped), stop=5, batch_size=batch_size)
+        if is_ours(optimizer):
+            model.save(path)
+            keras.backend.clear_session()
+            model = keras.models.load_model(path, {"LRMultiplier": LRMultiplier})
+        go_on(model, 5, batch_size=batch_size)
+        for _ in range(EPOCHS - 1):
+            go_on(model, batch_size=batch_size)
+        counts.append(int(keras.backend.get_value(model.optimizer.optimizer.iterations)))
+        return weights(model)
+
+    rates = {"learning_rate": RATE, "momentum": 0.9}
+    pair = (
+        lambda: keras.optimizers.SGD(lr=RATE, momentum=0.9),
+        lambda: hosts.ours("SGD", accum_iters=LENGTH, **rates),
+    )
+    assert_equals_big_batch(train, optimizers=pair)
+    assert counts[1] == 2 * UPDATES
+
+
+@pytest.mark.row(
+    "anago", "`Sequence(optimizer=AdamAccumulate(...), dropout=0.0)`, whose CRF is padded in each "
+    "batch", "equal to the big batch",
+)  # fmt: skip
+def test_anago(monkeypatch):
+    """The guess: not equal, as a batch is padded to its own longest sentence."""
+    import joblib
+    import sklearn.externals
+
+    monkeypatch.setattr(sklearn.externals, "joblib", joblib, raising=False)
+    import anago.models
+
+    random = np.random.RandomState(0)
+    words = [[f"w{i}" for i in random.randint(0, 6, n)] for n in random.randint(2, 7, SAMPLES)]
+    labels = [["B-A" if word < "w2" else "O" for word in sentence] for sentence in words]
+    build = anago.models.BiLSTMCRF.build
+
+    def build_initialized(self):
+        model, loss = build(self)
+        return initialize(model), loss
+
+    monkeypatch.setattr(anago.models.BiLSTMCRF, "build", build_initialized)
+
+    def train(optimizer, batch_size):
+        sizes = {"word_embedding_dim": 3, "word_lstm_size": 2, "fc_dim": 3, "use_char": False}
+        tagger = anago.Sequence(dropout=0.0, optimizer=optimizer, **sizes)
+        settings = {"batch_size": batch_size, "epochs": EPOCHS, "shuffle": False, "verbose": 0}
+        tagger.fit(words, labels, **settings)
+        return {str(i): w for i, w in enumerate(tagger.model.get_weights())}
+
+    assert_equals_big_batch(train, atol=2e-5)
