@@ -207,7 +207,7 @@ FOR_TENSORFLOW_2_10 = (
     *("keras-gcn==0.15.0", "keras-transformer==0.40.0", "ktrain==0.37.6", "stellargraph==1.2.1"),
     *("keras-bert==0.89.0", "keras-multi-head==0.29.0", "keras-self-attention==0.51.0"),
     *("keras-position-wise-feed-forward==0.8.0", "keras-layer-normalization==0.16.0"),
-    *("keras-embed-sim==0.10.0", "keras-pos-embd==0.13.0", "py-params==0.10.2", "params==0.9.0"),
+    *("keras-embed-sim==0.10.0", "keras-pos-embd==0.13.0", "py-params==0.10.2"),
     *("dm-sonnet==2.0.1", "tensorflow-hub==0.12.0", "fastprogress==1.0.3", "cchardet==2.1.7"),
     *("keras-swa==0.1.7", "gradient-centralization-tf==0.0.3", "tensorflow-similarity==0.17.1"),
     *("voxelmorph==0.2", "neurite==0.2", "pystrum==0.4", "n2v==0.3.3", "csbdeep==0.7.4"),
