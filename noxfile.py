@@ -181,6 +181,7 @@ FOR_KERAS_2 = (
     *("onnx==1.12.0", "onnxconverter-common==1.9.0", "tensorflow-hub==0.7.0"),
     *("keras-resnet==0.2.0", "wrangle==0.6.7", "astetik==1.16", "chances==0.1.9"),
     *("kerasplotlib==1.0", "fire==0.7.1", "keras-lr-multiplier==0.9.0"),
+    *("anago==1.0.8", "seqeval==1.2.2"),
 )
 NEEDS_ON_KERAS_2 = (
     *("keras==2.2.4", "blinker==1.6.3", "mpmath==1.3.0", "sympy==1.10.1", "tqdm==4.66.1"),
