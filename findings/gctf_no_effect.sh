@@ -2,7 +2,7 @@
 # Expectation: with gradient-centralization-tf, an optimizer of gctf.optimizers, or one whose get_gradients is
 # gctf.centralized_gradients_for_optimizer(optimizer), trains with centralized gradients.
 # What happens: nothing. TensorFlow 2's `fit` takes its gradients from a tape and never calls get_gradients, so
-# all weights are, bit for bit, those of the optimizer alone. No version that the package supports calls it.
+# all weights are, bit for bit, those of the optimizer alone. The package asks for TensorFlow 2.2 or later.
 # Why it matters: a comparison with and without centralization compares a run with itself, and whatever
 # else hooks into get_gradients (clipping, noise, sums over batches) is left out as silently.
 # `gradient_transformers` of Keras 2's optimizers does reach `fit`.
