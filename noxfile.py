@@ -197,6 +197,7 @@ NEEDS_ON_TENSORFLOW_2_10 = (
     *("catalogue==2.0.10", "toml==0.10.2", "dill==0.3.6", "dm-tree==0.1.8", "tabulate==0.10.0"),
     *("colorama==0.4.6", "PyYAML==6.0.4", "typeguard==2.13.3", "cloudpickle==3.1.3"),
     *("combo==0.1.3", "transformers==4.25.1", "scikit-image==0.20.0", "nibabel==5.2.1"),
+    "setuptools==80.9.0",  # newer ones have no pkg_resources, which sciann imports
 )
 # Packages of 2019 to 2023 for the Keras of TensorFlow 2.10, whose needs ask for other versions.
 FOR_TENSORFLOW_2_10 = (
