@@ -88,7 +88,10 @@ class Training:
 
     @_without_errors
     def begin(self):
-        self._starts = {o: o._accumulation.read_progress() for o in self._optimizers}
+        self._starts = {}  # updates, position and length at the beginning
+        for optimizer in self._optimizers:
+            start = optimizer._accumulation
+            self._starts[optimizer] = (*start.read_progress(), start.counts().length)
         for optimizer in self._optimizers:
             options = optimizer._accumulation.options
             of_keras = getattr(optimizer, "gradient_accumulation_steps", None)
@@ -140,7 +143,7 @@ class Training:
     def end(self, logs=None):
         for optimizer in self._optimizers:
             now, options = optimizer._accumulation.counts(), optimizer._accumulation.options
-            updates, position = self._starts[optimizer]
+            updates, position, length = self._starts[optimizer]
             only_grew = optimizer.completed_updates == updates and now.position > position
             if now.length == ENDLESS:
                 if only_grew:
@@ -149,7 +152,7 @@ class Training:
                 # A later training may be an epoch's rest, own steps may call the optimizer twice.
                 own = find_own_methods(self._model, self._host.keras.Model, "train_step")
                 is_first = (updates, position) == (0, 0) and not own
-                if is_first and 0 < self._batches < now.length:
+                if is_first and 0 < self._batches < min(length, now.length):  # windows may grow
                     had = now.position or self._batches
                     warn_once(optimizer, _NO_WHOLE_WINDOW, had, now.length)
             elif only_grew and optimizer.reduction == "sum":

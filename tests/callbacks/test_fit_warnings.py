@@ -298,6 +298,10 @@ def test_which_trainings_warn_of_no_update():
     other.optimizer.set_state({**model.optimizer.get_state(), "window_length": 100})
     assert other.optimizer.completed_updates == 2
     assert count(other) == 1
+    grows = hosts.accum.AccumulationSchedule({0: 1, 5: 100})  # its first windows are whole
+    for accum_iters, expected in (100, 1), (grows, 0):
+        model = eager(dense_model(), sgd(accum_iters=accum_iters, reduction="auto"))
+        assert count(model, epochs=2) == expected
     assert (
         count(eager(dense_model(), hosts.loss_scaled(sgd(accum_iters=100, reduction="sum"), 4.0)))
         == 1
