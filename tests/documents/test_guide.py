@@ -647,6 +647,43 @@ def test_a_target_network():
 
 @quick_once_on_keras3
 @pytest.mark.skipif(not hosts.IS_KERAS3, reason="for Keras 3")
+@quick_once_on_keras3
+@pytest.mark.skipif(not hosts.IS_TORCH, reason="for PyTorch")
+def test_a_critic_that_trains_first():
+    """As stock Adam at big batches of 5, 6 and 5 samples."""
+    import torch
+
+    arrays = (torch.as_tensor(a[:64].astype("float32")) for a in (X, Y))
+    big = list(zip(*(array.split([5, 6, 5] * 4) for array in arrays)))
+    found = []
+    for kind, size in (hosts.ours, 2), (hosts.stock, 6):
+        keras.utils.set_random_seed(0)
+        more = {"accum_iters": 3} if kind is hosts.ours else {}
+        optimizers = [kind("Adam", learning_rate=0.01, **more) for _ in range(2)]
+        layer = {"kernel_initializer": "ones", "dtype": "float32", "activation": "tanh"}
+        generator = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2, **layer)])
+        critic = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, **layer)])
+
+        def loss_of_critic(noise, real, critic=critic, generator=generator):
+            return (critic(generator(noise)) - critic(real)).mean()
+
+        def loss_of_generator(noise, real, critic=critic, generator=generator):
+            return ((critic(generator(noise)) - 1) ** 2).mean()
+
+        parts = [list(zip(*(array.split(size) for array in pair))) for pair in big]
+        code = BLOCKS["a critic that trains first"]
+        if kind is hosts.stock:
+            code = re.sub(r" *optimizer\.(weigh|apply_partial_window)\(.*\n", "", code)
+        names = {"torch": torch, "critic": critic, "generator": generator}
+        names.update(loss_of_critic=loss_of_critic, loss_of_generator=loss_of_generator)
+        names.update(generator_optimizer=optimizers[0], critic_optimizer=optimizers[1])
+        exec(code, {**names, "big_batches": [parts[i : i + 3] for i in range(0, 12, 3)]})
+        found.append([*generator.get_weights(), *critic.get_weights()])
+        assert [int(hosts.array(o.iterations)) for o in optimizers] == [4, 8]
+    for a, b in zip(*found):
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-6)
+
+
 def test_from_1_x():
     """The line lets windows continue in the next epoch, and the optimizer can be converted."""
     optimizer = run("as in 1.x")["optimizer"]
