@@ -650,7 +650,7 @@ def test_a_target_network():
 @quick_once_on_keras3
 @pytest.mark.skipif(not hosts.IS_TORCH, reason="for PyTorch")
 def test_a_critic_that_trains_first():
-    """As stock Adam at big batches of 4, 6 and 5 samples, of which the first leaves a window open."""
+    """As stock Adam at big batches of 4, 6 and 5 samples: the first leaves a window open."""
     import torch
 
     arrays = (torch.as_tensor(a[:60].astype("float32")) for a in (X, Y))
