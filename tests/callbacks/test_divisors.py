@@ -205,9 +205,9 @@ ROWS = {
     "a user's without -1": (network, samples, square_of_known, ONE, False),
     "a user's sum": (network, samples, sum_square, ONE, False),
     "one number": (network, samples, OneNumber(reduction="sum"), ONE, True),
-    "a task": (lambda: network(cls=OfTask), samples, None, SUM, False),
-    "a list of losses": (lambda: network(cls=OfList), samples, None, SUM, False),
-    "a task beside": (lambda: network(cls=OfTaskAndKeras), samples, "mse", SUM, False),
+    "a task": (lambda: network(cls=OfTask), samples, None, OWN, False),
+    "a list of losses": (lambda: network(cls=OfList), samples, None, OWN, False),
+    "a task beside": (lambda: network(cls=OfTaskAndKeras), samples, "mse", OWN, False),
     "added sums": (adding(of_each), samples, None, None, True),
     "several added sums": (adding(of_each, of_each), samples, None, None, True),
 }

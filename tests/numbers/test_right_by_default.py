@@ -150,8 +150,8 @@ TABLE = """
   scalar    -         -        -        compute_loss   short   says:number   mean       no:number
   samples   -         -        -        own_words      short   says:unread   mean       no:unread
   samples   -         -        -        own_losses     short   says:unread   mean       no:unread
-  ignored   -         -        -        own_losses     short   says:masks    mean       no:masks
-  sum       -         -        -        own_losses     short   says:sum      mean       no:sum
+  ignored   -         -        -        own_losses     short   says:unread   mean       no:unread
+  sum       -         -        -        own_losses     short   says:unread   mean       no:unread
 * samples   -         -        -        train_step     short   exact         mean       exact
   elements  -         -        -        train_step     lengths exact         mean       exact
   elements  masking   -        -        train_step     short   exact         mean       exact
