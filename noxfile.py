@@ -390,9 +390,8 @@ def works_with_keras2(session):
 @nox.session(python=find_python("3.10", "3.9"))
 def works_with_tensorflow_2_10(session):
     """Packages on TensorFlow 2.10. Prints their rows of docs/works_with.md."""
-    if session.python:
-        session.install("pip==23.3.2")  # newer ones refuse ktrain, one of whose extras is a link
     install_for_rows(session, "", *NEEDS_ON_TENSORFLOW_2_10)
+    session.install("pip==23.3.2")  # newer ones refuse ktrain, one of whose extras is a link
     session.install("--no-compile", "--no-deps", *FOR_TENSORFLOW_2_10)
     tests = [f"works_with/test_{name}on_tensorflow_2_10.py" for name in ("", "more_")]
     print_rows(session, ["tensorflow_2_10"], *tests)

@@ -17,7 +17,7 @@ import time
 os.environ.setdefault("KERAS_BACKEND", "jax")
 
 BATCH, SLICE, BATCHES = 512, 64, 3
-JIT = os.environ["KERAS_BACKEND"] == "jax"  # TensorFlow's slices aren't for XLA on a CPU
+ON_JAX = os.environ["KERAS_BACKEND"] == "jax"
 STOCK, BIG, LOOP = "stock, small batch", "stock, big batch", "a loop in one program"
 ONE, TWO = "slices, one pass", "slices, two passes"
 
@@ -26,10 +26,9 @@ def main():
     if len(sys.argv) > 1:
         measure(*sys.argv[1:])
         return
-    on_jax = os.environ["KERAS_BACKEND"] == "jax"
     for network in "MLP", "convolutions":
         found = {}
-        for way in (STOCK, BIG, ONE, TWO, *[LOOP] * on_jax):
+        for way in (STOCK, BIG, ONE, TWO, *[LOOP] * ON_JAX):
             command = [sys.executable, __file__, network, way]
             text = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
             found[way] = list(map(float, text.splitlines()[-1].split()))
@@ -60,7 +59,9 @@ def measure(network, way):
         hidden = [layers.Conv2D(32, 3, activation="tanh") for _ in range(4)]
         hidden.append(layers.Flatten())
     model = keras.Sequential([layers.Input(shape), *hidden, layers.Dense(1)])
-    model.compile(keras.optimizers.Adam(), of_user if way == TWO else "mse", jit_compile=JIT)
+    loss = of_user if way == TWO else "mse"
+    # TensorFlow's slices aren't for XLA on a CPU.
+    model.compile(keras.optimizers.Adam(), loss, jit_compile=ON_JAX)
     draw = np.random.default_rng(0).normal
     x, y = (draw(size=(BATCHES * BATCH, *s)).astype("float32") for s in (shape, (1,)))
     kinds = {ONE: MicroBatches, TWO: MicroBatches, LOOP: Loop}

@@ -328,8 +328,8 @@ class Accumulation:
 
     def take_unweighed(self):
         """Return True once if the loaded window may have micro-batches without weights."""
-        is_loaded, self.may_lack_weights = self.may_lack_weights and self.options.weighs, False
-        is_old = is_loaded and self.state.counter("state_format") < FORMAT
+        may_lack, self.may_lack_weights = self.may_lack_weights and self.options.weighs, False
+        is_old = may_lack and self.state.counter("state_format") < FORMAT
         position = self.state.counter("window_position") if is_old else 0
         if self.window is None:
             return position > 0

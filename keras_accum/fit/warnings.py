@@ -90,10 +90,8 @@ class Training:
     def begin(self):
         self._starts = {}  # updates, position and length at the beginning
         for optimizer in self._optimizers:
-            start = optimizer._accumulation
+            start, options = optimizer._accumulation, optimizer._accumulation.options
             self._starts[optimizer] = (*start.read_progress(), start.counts().length)
-        for optimizer in self._optimizers:
-            options = optimizer._accumulation.options
             of_keras = getattr(optimizer, "gradient_accumulation_steps", None)
             if options.is_stock and options.accum_iters is ONE and not of_keras:
                 warn_once(optimizer, _STOCK, type(optimizer).__name__)

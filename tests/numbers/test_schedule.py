@@ -7,7 +7,7 @@ import pickle
 import hosts
 import numpy as np
 import pytest
-from cases import CASES, on_adam_and_amsgrad, thorough
+from cases import CASES, keras2_has_no, on_adam_and_amsgrad, thorough
 from steps import assert_branches, assert_windows_equal_big_batches, gradients, made
 from training import assert_equal, compiled, data, dense_model, state, weights
 
@@ -52,6 +52,18 @@ def test_in_fit():
     model = fit(compiled(dense_model(), scheduled()))
     assert model.optimizer.completed_updates == len(LENGTHS)
     assert_equal(state(model), state(big_batches()))
+
+
+@keras2_has_no("windows that end with an epoch")
+def test_windows_that_outgrow_an_epoch_end_with_it():
+    """Without a warning: the first ones were whole."""
+    length, adam = AccumulationSchedule({0: 1, 2: 100}), CASES["adam"].arguments
+    model = compiled(dense_model(), hosts.ours("Adam", **adam, accum_iters=length))
+    model.fit(X[:10], Y[:10], batch_size=2, epochs=2, shuffle=False, verbose=0)
+    reference = compiled(dense_model(), hosts.stock("Adam", **adam))
+    for start, stop in (0, 2), (2, 4), (4, 10), (0, 10):
+        reference.train_on_batch(X[start:stop], Y[start:stop])
+    assert_equal(state(model), state(reference))
 
 
 @thorough
